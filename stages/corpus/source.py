@@ -25,7 +25,8 @@ class TaskSource(Kind):
     """Where the corpus of a task comes from: files, a dataset, or a generator."""
 
     surface_at_chance: ClassVar[bool] = False
-    """Whether neither the words of a text nor its length say anything about its label, by construction."""
+    """Whether neither the words of a text nor its length say anything about its label, by construction; nor
+    its graph, where it has one, without the text."""
     has_graphs: ClassVar[bool] = False
     """Whether texts come with graphs."""
 

@@ -60,9 +60,7 @@ def require_readable(path: Path, extensions: Collection[str]) -> None:
         InputError: it is not.
     """
     if not path.exists():
-        raise InputError(
-            f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
-        )
+        raise _missing(path)
     if path.suffix.lower() in _SPREADSHEETS:
         raise InputError(
             f"{path} is a spreadsheet, which may have several sheets, formulas and dates; save the sheet as "
@@ -245,7 +243,15 @@ def _read_one(
         raise _unreadable(path, error, how) from error
 
 
+def _missing(path: Path) -> InputError:
+    return InputError(
+        f"there is no file {path}; relative paths count from the working folder {Path.cwd()}"
+    )
+
+
 def _unreadable(path: Path, error: Exception, how: TextFormat = USUAL) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return _missing(path)
     advice = "repair the file, or rename it if it has another format"
     if isinstance(error, UnicodeDecodeError):
         advice = name_the_encoding("latin-1" if how.encoding == UTF_8 else UTF_8)

@@ -151,13 +151,26 @@ def texts_of(table: pa.Table, name: str, where: str) -> list[str]:
 def numbers_of(table: pa.Table, name: str, where: str) -> list[float]:
     """The column as finite numbers."""
     values = values_of(table, name, where)
-    for row, value in enumerate(values, start=1):
-        is_number = isinstance(value, int | float) and abs(value) < float("inf")
-        if not is_number:
-            raise InputError(
-                f"row {row} of {where} has {quoted(value)} in column {quoted(name)}, expected a finite number"
-            )
-    return [float(v) for v in values]
+    wrong = [row for row, value in enumerate(values) if not _is_finite(value)]
+    if not wrong:
+        return [float(v) for v in values]
+    # One word makes a whole column of csv text, its numbers too: the word is what is wrong.
+    row = next((row for row in wrong if not _reads_as_finite(values[row])), wrong[0])
+    raise InputError(
+        f"row {row + 1} of {where} has {quoted(values[row])} in column {quoted(name)}, expected a finite "
+        "number" + (", and no text" if _reads_as_finite(values[row]) else "")
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf")
+
+
+def _reads_as_finite(text: object) -> bool:
+    try:
+        return isinstance(text, str) and _is_finite(float(text))
+    except ValueError:
+        return False
 
 
 def zeros_and_ones(table: pa.Table, name: str, where: str) -> list[int]:

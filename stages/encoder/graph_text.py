@@ -89,8 +89,8 @@ class FittedGraphText:
             raise InputError(
                 f"{self.ref} is a model of kind {quoted(model.kind)}, which reads "
                 + (
-                    "a graph beside each text, and none were given; give the graphs, or None for each text "
-                    "without one"
+                    "a graph beside each text, and none were given; give the graphs (--graphs on the command "
+                    "line), or in Python None for each text without one"
                     if self.reads_graphs
                     else "texts alone, and graphs were given; leave them out"
                 )

@@ -10,6 +10,7 @@ from jaxtyping import Float32
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
+from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
 from permafrost.stages.encoder.vectors import Name
@@ -102,15 +103,18 @@ class GraphTextEncoder:
             progress: receives what is done; silent if not given.
 
         Raises:
-            InputError: `texts` is a single text instead of a list, a text is blank, there are other numbers
-                of texts and graphs, an edge has a relation that the model does not know, or a vector is not
-                finite.
+            InputError: `texts` is a single text instead of a list, a text is blank or no text, there are
+                other numbers of texts and graphs, an edge has a relation that the model does not know, or a
+                vector is not finite.
             OverflowRangeError: an activation does not fit the dtype in which features are stored.
         """
         if isinstance(texts, str):
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
+        # A column of a table is a sequence too, and has no truth value.
+        texts = list(texts)
+        require_strings("texts", texts)
         for at, text in enumerate(texts):
             if not text.strip():
                 raise InputError(f"text {at} is blank; leave it out, or give a text")

@@ -77,3 +77,11 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
             f"the corpus has no judgements of {' and '.join(missing)} (of {', '.join(judged) or 'none'}), by "
             "which a retrieval is chosen on dev and scored on test; give some"
         )
+    relevant = corpus.judgements.filter(pc.greater(corpus.judgements.column("grade"), 0))
+    found = pc.unique(relevant.column("split")).to_pylist()
+    if missing := [split for split in ("train", *SPLITS) if split not in found]:
+        raise InputError(
+            f"no document is relevant to a query of {' and '.join(missing)}: grades above 0 are of "
+            f"{' and '.join(found) or 'no split'} alone; give a relevant document in each of train, dev and "
+            "test"
+        )

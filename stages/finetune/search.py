@@ -1,7 +1,7 @@
 """Documents ranked for queries by the cosine of embeddings, and nDCG@10.
 
-Source: BEIR, as pytrec_eval computes it: gain is the grade, the discount log2(rank + 1), and a query without
-a relevant document is not counted. Axes: q queries, d documents.
+Source: BEIR, as pytrec_eval computes it: gain is the grade, none for one below 0, the discount
+log2(rank + 1), and a query without a relevant document is not counted. Axes: q queries, d documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Search:
 
 
 def _gain(grades: NDArray[np.int64]) -> float:
-    return float((grades / np.log2(np.arange(len(grades)) + 2)).sum())
+    return float((np.maximum(grades, 0) / np.log2(np.arange(len(grades)) + 2)).sum())
 
 
 def searched(

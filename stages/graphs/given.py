@@ -110,6 +110,11 @@ def given_triples(
         if triples is None:
             items.append(Item(text, -1))
             continue
+        if not isinstance(triples, list | tuple):
+            raise InputError(
+                f"graph {at} is {quoted(triples)}; give a list of triples (head, relation, tail), or None "
+                "for a text without a graph"
+            )
         labels: dict[str, int] = {}
         edges: list[tuple[int, int, int]] = []
         for triple in triples:

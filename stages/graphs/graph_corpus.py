@@ -52,6 +52,8 @@ JUDGEMENTS = pa.schema(
 )
 """`query` and `document` are items."""
 
+INVERSE_MARK = "^"
+"""In front of a relation's name: the same edges from target to source."""
 _FORMAT = 1
 _QUERY_RELATIONS = ("query entity", "answer entity")
 assert len(_QUERY_RELATIONS) == N_QUERY_RELATIONS
@@ -96,7 +98,7 @@ class GraphCorpus(Corpus):
     def relation_names(self) -> tuple[str, ...]:
         """The name of every relation of an edge; an inverse has a `^` in front, as in SPARQL."""
         forward = (*self.relations, *_QUERY_RELATIONS)
-        return (*forward, *(f"^{name}" for name in forward))
+        return (*forward, *(f"{INVERSE_MARK}{name}" for name in forward))
 
     def case_split(self, name: str) -> pa.Table:
         """The cases of one split.

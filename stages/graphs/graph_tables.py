@@ -1,6 +1,6 @@
 """A user's graphs in two tables: one row per node, one row per edge."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
+from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.corpus.values import checked_texts, ids_of, numbers_of
 from permafrost.stages.graphs.collecting import Triple
+from permafrost.stages.graphs.graph_corpus import INVERSE_MARK
 from permafrost.stages.graphs.node_types import (
     ANSWER_ENTITY,
     NODE_TYPES,
@@ -47,6 +49,7 @@ def read_graphs(
     relations: Sequence[str] | None,
     whose: str = "in 'relations'",
     remedy: str = "add it there",
+    formats: Callable[[Path], TextFormat] = lambda path: USUAL,
 ) -> tuple[dict[str, TableGraph], list[str], int]:
     """Every graph by its id, the names of the relations, and how many triples were there again.
 
@@ -59,23 +62,31 @@ def read_graphs(
         relations: the only ones; None for those of the table, sorted.
         whose: says in messages where the only ones come from.
         remedy: what to do about another one, besides removing the edge.
+        formats: how each file is written.
 
     Raises:
         InputError: a file or column is missing, a text is blank, a node id comes twice in a graph, an edge
             leads to no node, a relation or type is unknown, or a relevance is no number.
     """
-    graphs = _read_nodes(nodes)
+    graphs, how = _read_nodes(nodes, formats(nodes)), formats(edges)
     where, columns = str(edges), ("graph", "source", "target")
     require_columns(
-        column_names(edges),
+        column_names(edges, how),
         [*columns, "relation"],
         where,
         "A table of edges has the columns graph, source, target and relation, by these names",
     )
-    table = read_columns(edges, ["relation"], [], ids=columns)
-    named = checked_texts(table.column("relation"), "relation", where).to_pylist()
+    table = read_columns(edges, ["relation"], [], ids=columns, how=how)
+    # A graph may have no edges, and so may all.
+    relation = table.column("relation")
+    named = checked_texts(relation, "relation", where).to_pylist() if table.num_rows else []
     rows = list(zip(*(_filled_ids(table, n, where) for n in columns), named, strict=True))
-    for row, (graph, source, target, _) in enumerate(rows, start=1):
+    for row, (graph, source, target, name) in enumerate(rows, start=1):
+        if name.startswith(INVERSE_MARK):
+            raise InputError(
+                f"row {row} of {where} has the relation {quoted(name)}; names that begin with {INVERSE_MARK} "
+                "are those of inverse relations, so give it another"
+            )
         _require_ends(graphs, graph, source, target, f"row {row} of {where}", str(nodes))
     own = [graphs[graph].query_id not in (s, t) for graph, s, t, _ in rows]
     known = (
@@ -129,8 +140,8 @@ def _link(graph: TableGraph, source: str, target: str) -> None:
             graph.types[node] = QUERY_ENTITY
 
 
-def _read_nodes(path: Path) -> dict[str, TableGraph]:
-    where, names = str(path), column_names(path)
+def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
+    where, names = str(path), column_names(path, how)
     require_columns(
         names,
         ["graph", "node", "text"],
@@ -138,7 +149,7 @@ def _read_nodes(path: Path) -> dict[str, TableGraph]:
         "A table of nodes has the columns graph, node and text, by these names, perhaps type and relevance",
     )
     numbers, typed = ([n for n in (name,) if n in names] for name in ("relevance", "type"))
-    table = read_columns(path, ["text"], numbers, ids=["graph", "node", *typed])
+    table = read_columns(path, ["text"], numbers, ids=["graph", "node", *typed], how=how)
     types = _types(table, where) if typed else [OTHER] * table.num_rows
     # A query node starts from a query, and needs no text of its own.
     own = np.flatnonzero(np.array(types) != QUERY_NODE)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.values import checked_texts
-from permafrost.stages.graphs.relation_table import DROPPED, Relations, numbered_relations
+from permafrost.stages.graphs.relation_table import DROPPED, Relations, Wording, numbered_relations
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
@@ -52,6 +52,11 @@ class KnowledgeGraph:
 
 class KnowledgeSource(Kind):
     """Where the triples of a knowledge graph come from."""
+
+    @property
+    def words(self) -> Wording:
+        """How merged relations read in descriptions."""
+        return "names"
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

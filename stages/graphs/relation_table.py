@@ -61,9 +61,32 @@ MERGED_WORDS = (
     "used for",
 )
 """The words of their names, which have none of the boundaries that names of relations are split at."""
+MERGED_TEMPLATES = (
+    "is the antonym of",
+    "is at location of",
+    "is capable of",
+    "causes",
+    "is created by",
+    "is a kind of",
+    "desires",
+    "has subevent",
+    "is part of",
+    "has context",
+    "has property",
+    "is made of",
+    "is not capable of",
+    "does not desires",
+    "is",
+    "is related to",
+    "is used for",
+)
+"""QA-GNN's wording of them, between head and tail, as its code has it."""
 
 Relations = Literal["merged", "raw"]
 """`merged`: the 17, whether or not each occurs; `raw`: those that occur, sorted by name."""
+
+Wording = Literal["names", "templates"]
+"""How a merged relation reads in a description: the words of its name, or QA-GNN's template."""
 
 DROPPED = -1
 """The number of a relation whose triples are dropped."""
@@ -92,9 +115,20 @@ def relation_rows() -> tuple[TableRow, ...]:
     )
 
 
-def relation_words(relations: Sequence[str]) -> tuple[str, ...]:
+def relation_words(relations: Sequence[str], wording: Wording = "names") -> tuple[str, ...]:
     """The words of the merged relations; empty for others, whose names say where they are to be split."""
-    return MERGED_WORDS if tuple(relations) == MERGED else ()
+    if tuple(relations) != MERGED:
+        return ()
+    return MERGED_WORDS if wording == "names" else MERGED_TEMPLATES
+
+
+def require_wording(wording: Wording, relations: Relations) -> None:
+    """Raises: ValueError: there are templates for merged relations only."""
+    if wording == "templates" and relations == "raw":
+        raise ValueError(
+            "wording is templates, which QA-GNN has for the merged relations, and relations is raw; set "
+            "relations: merged, or leave wording out"
+        )
 
 
 def table_facts() -> list[list[str]]:

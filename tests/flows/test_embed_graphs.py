@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -291,6 +292,23 @@ def test_bad_tables_are_refused_and_nothing_is_written(
     assert message in says
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.xlsx", "x.jsonl"])
+def test_vectors_are_not_written_under_the_name_of_another_format(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    texts = table(tmp_path / "t.csv", [("text",), ("a cup",)])
+    call = ["permafrost", "embed", str(texts), "-o", str(tmp_path / name), "--backbone", "minilm"]
+    monkeypatch.setattr(sys, "argv", call)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"ends in '{Path(name).suffix}'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / name).exists()
+
+
 BAD_FLAGS = {
     "no graphs": ("full", [], "which reads a graph beside each text, and none were given"),
     "graphs for texts": ("plain", None, "which reads texts alone, and graphs were given"),
@@ -325,6 +343,7 @@ def test_texts_that_are_in_no_table_name_no_graph(
     ("graphs", "message"),
     [
         ([None], "there are 2 texts and 1 graphs"),
+        ([None, float("nan")], "graph 1 is nan; give a list of triples"),
         ([None, [("cup", "madeOf", "clay")]], "graph 1 has the relation 'madeOf'"),
         ([None, [("cup", "in")]], r"graph 1 has .*where a triple belongs"),
         ([[("cup", "in", " ")], None], r"graph 0 has .*where a triple belongs"),
@@ -344,6 +363,10 @@ def test_graphs_need_a_model_that_reads_them(trained: Trained) -> None:
     encoder: Any = permafrost.open(trained.home).encoder(trained.models["full"], device="cpu")
     with pytest.raises(InputError, match="text 1 is blank"):
         encoder.encode(["one", " "], [None, None])
+    with pytest.raises(InputError, match=r"texts\[1\] is None and no text"):
+        encoder.encode(["one", None], [None, None])
+    column = pd.Series(["one", "two"], index=[7, 8])
+    assert encoder.encode(column, [None, None]).shape[0] == 2
     assert encoder.encode([], []).shape[0] == 0
 
 

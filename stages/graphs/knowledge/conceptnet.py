@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from permafrost.stages.corpus.table_files import file_sha256, require_readable
 from permafrost.stages.graphs.knowledge_graph import (
@@ -22,7 +22,12 @@ from permafrost.stages.graphs.knowledge_graph import (
     KnowledgeSource,
     graph_of_triples,
 )
-from permafrost.stages.graphs.relation_table import Relations, table_facts
+from permafrost.stages.graphs.relation_table import (
+    Relations,
+    Wording,
+    require_wording,
+    table_facts,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
@@ -52,12 +57,27 @@ class ConceptNetGraph(KnowledgeSource):
     """Assertions below this weight are left out."""
     relations: Relations = "merged"
     """`merged`: 17 (`stages/graphs/relations_17.csv`); `raw`: as they are."""
+    wording: Wording = "names"
+    """How a merged relation reads in a description: `names`, as "at location"; `templates`, QA-GNN's wording,
+    as "is at location of"."""
+
+    @model_validator(mode="after")
+    def _templates_are_of_merged_relations(self) -> "ConceptNetGraph":
+        require_wording(self.wording, self.relations)
+        return self
+
+    @property
+    def words(self) -> Wording:
+        """As given."""
+        return self.wording
 
     def facts(self) -> dict[str, Any]:
         """A digest of the file instead of its name, and everything that affects how it is read."""
+        # A later field: keys of before stay as they are.
+        later = {"wording"} if self.wording == "names" else set[str]()
         require_readable(path := Path(self.path), (".gz", ".csv"))
         return {
-            **self.model_dump(mode="json", exclude={"path"}),
+            **self.model_dump(mode="json", exclude={"path"} | later),
             "sha256": file_sha256(path),
             "table": table_facts() if self.relations == "merged" else None,
         }

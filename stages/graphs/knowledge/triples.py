@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from permafrost.stages.corpus.names import find_column, require_columns
 from permafrost.stages.corpus.table_files import (
@@ -23,7 +23,12 @@ from permafrost.stages.graphs.knowledge_graph import (
     KnowledgeSource,
     graph_of_triples,
 )
-from permafrost.stages.graphs.relation_table import Relations, table_facts
+from permafrost.stages.graphs.relation_table import (
+    Relations,
+    Wording,
+    require_wording,
+    table_facts,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
@@ -60,12 +65,27 @@ class TriplesGraph(KnowledgeSource):
     """Triples below this weight are left out."""
     relations: Relations = "raw"
     """`raw`: as they are; `merged`: ConceptNet's merged to 17 (`stages/graphs/relations_17.csv`)."""
+    wording: Wording = "names"
+    """How a merged relation reads in a description: `names`, as "at location"; `templates`, QA-GNN's wording,
+    as "is at location of"."""
+
+    @model_validator(mode="after")
+    def _templates_are_of_merged_relations(self) -> "TriplesGraph":
+        require_wording(self.wording, self.relations)
+        return self
+
+    @property
+    def words(self) -> Wording:
+        """As given."""
+        return self.wording
 
     def facts(self) -> dict[str, Any]:
         """A digest of the file instead of its name, and everything that affects how it is read."""
+        # A later field: keys of before stay as they are.
+        later = {"wording"} if self.wording == "names" else set[str]()
         file = Path(self.path)
         return {
-            **self.model_dump(mode="json", exclude={"path"}),
+            **self.model_dump(mode="json", exclude={"path"} | later),
             "file": {"format": _format(file), "sha256": file_sha256(file)},
             "table": table_facts() if self.relations == "merged" else None,
         }

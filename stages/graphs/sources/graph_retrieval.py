@@ -138,7 +138,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
             cases,
             graphs,
             knowledge.relations,
-            relation_words=relation_words(knowledge.relations),
+            relation_words=relation_words(knowledge.relations, self.knowledge.words),
             left_out=left_out,
             searched=Searched([of_document[key] for key in searched], judgements),
         )

@@ -151,7 +151,7 @@ class GraphQuestions(LinkedSource):
             cases,
             graphs,
             knowledge.relations,
-            relation_words=relation_words(knowledge.relations),
+            relation_words=relation_words(knowledge.relations, self.knowledge.words),
             left_out=left_out,
         )
 

@@ -10,7 +10,20 @@ from pydantic import Field, field_validator
 from permafrost.stages.corpus.columns import LABELLED_SPLITS, Classification, TaskKind
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import checked_rows
-from permafrost.stages.corpus.table_files import column_names, file_identity, read_columns
+from permafrost.stages.corpus.table_files import (
+    column_names,
+    file_format,
+    file_identity,
+    format_with,
+    read_columns,
+)
+from permafrost.stages.corpus.text_format import (
+    USUAL,
+    UTF_8,
+    TextFormat,
+    checked_delimiter,
+    encoding_name,
+)
 from permafrost.stages.corpus.values import (
     ids_of,
     numbers_of,
@@ -61,11 +74,15 @@ class UserGraphs(GraphSource):
     task: Literal["classification", "multiple_choice", "retrieval"] = "classification"
     """`classification`: text, graph, label. `multiple_choice`: the same with a column `case`; its rows are
     the choices, and label is 1 for the right one. `retrieval`: query, query_graph, document, document_graph,
-    label; 0 for a document that is judged irrelevant. All documents of the table are searched."""
+    label; 0 or less for a document that is judged irrelevant. All documents of the table are searched."""
     relations: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The only relations of edges, in this order; those of the table, sorted, if not given."""
     relation_words: dict[str, str] = Field(default_factory=dict)
     """Relations in words, for descriptions; others have their names split (birthPlace: birth place)."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """Between the fields of csv and tsv files; a comma and a tab if not given."""
+    encoding: str = UTF_8
+    """Of csv, tsv and jsonl files, by a name that Python knows (latin-1, cp1252, utf-16)."""
     linking: Literal["label_in_text", "none"] = "label_in_text"
     """`label_in_text`: besides the nodes whose type says so, every node whose label occurs in the text is an
     entity of the query. A text without any has a query node without edges."""
@@ -78,6 +95,16 @@ class UserGraphs(GraphSource):
                 raise ValueError(f"relations names {quoted(name)} twice; name every relation once")
         return relations
 
+    @field_validator("delimiter")
+    @classmethod
+    def _delimiter(cls, given: str | None) -> str | None:
+        return None if given is None else checked_delimiter(given)
+
+    @field_validator("encoding")
+    @classmethod
+    def _encoding(cls, given: str) -> str:
+        return encoding_name(given)
+
     @property
     def task_kind(self) -> TaskKind:
         """A retrieval has pairs without labels."""
@@ -86,7 +113,21 @@ class UserGraphs(GraphSource):
     def facts(self) -> dict[str, Any]:
         """Digests of the files instead of their names, and everything that affects how they are read."""
         files = {name: file_identity(Path(getattr(self, name))) for name in _FILES}
-        return {**self.model_dump(mode="json", exclude={*_FILES}), "files": files}
+        usual = {
+            name
+            for name, default in (("delimiter", None), ("encoding", UTF_8))
+            if getattr(self, name) == default
+        }
+        return {**self.model_dump(mode="json", exclude={*_FILES, *usual}), "files": files}
+
+    def _format(self, path: Path) -> TextFormat:
+        """Parquet has neither a delimiter nor an encoding, jsonl no delimiter, and they may stand beside
+        files that have."""
+        kind = file_format(path)
+        if kind == "parquet":
+            return USUAL
+        delimiter = self.delimiter if kind in ("csv", "tsv") else None
+        return format_with(path, delimiter, self.encoding)
 
     def build(self) -> GraphCorpus:
         """Read the tables, check that they go together, and make a case of every example.
@@ -95,7 +136,9 @@ class UserGraphs(GraphSource):
             InputError: see `read_graphs`; or an example names an unknown graph or split, a text is blank,
                 or a label does not fit the task.
         """
-        graphs, relations, n_again = read_graphs(Path(self.nodes), Path(self.edges), self.relations)
+        graphs, relations, n_again = read_graphs(
+            Path(self.nodes), Path(self.edges), self.relations, formats=self._format
+        )
         if unknown := sorted(self.relation_words.keys() - set(relations)):
             raise InputError(
                 f"relation_words has {quoted(unknown[0])}, which is no relation here; there are "
@@ -126,8 +169,9 @@ class UserGraphs(GraphSource):
         needed = (
             f"Examples of {quoted(self.task)} have the columns {', '.join(wanted)}, by these names"
         )
-        require_columns(column_names(path), wanted, where, needed)
-        table = read_columns(path, ["split", *texts], ["label"], ids=[*graphs, *keys])
+        how = self._format(path)
+        require_columns(column_names(path, how), wanted, where, needed)
+        table = read_columns(path, ["split", *texts], ["label"], ids=[*graphs, *keys], how=how)
         splits = _splits(table, where)
         items = [used.items(table, text, graph, where) for text, graph in sides]
         match self.task:
@@ -142,8 +186,20 @@ class UserGraphs(GraphSource):
                     Judgement(*row)
                     for row in zip(splits, *items, _grades(table, where), strict=True)
                 ]
+                _require_judged_once(judged, where)
                 cases = [Case(j.split, (j.query, j.document), j.grade) for j in judged]
                 return cases, (), Searched(list(dict.fromkeys(items[1])), judged)
+
+
+def _require_judged_once(judged: Sequence[Judgement], where: str) -> None:
+    seen: dict[tuple[str, Item, Item], int] = {}
+    for row, one in enumerate(judged, start=1):
+        earlier = seen.setdefault((one.split, one.query, one.document), row)
+        if earlier != row:
+            raise InputError(
+                f"row {row} of {where} judges a document for a query that row {earlier} has judged for it "
+                f"(grades {one.grade} and {judged[earlier - 1].grade}); keep one of the rows"
+            )
 
 
 def _splits(table: pa.Table, where: str) -> list[str]:

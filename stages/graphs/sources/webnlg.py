@@ -7,7 +7,6 @@ when they tell of a relation that is not used.
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -32,6 +31,7 @@ from permafrost.stages.graphs.webnlg_files import (
     split_identity,
 )
 from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 CLASS_NAMES = ("mismatch", "match")
 _Size = Annotated[int, Field(ge=4, le=MAX_GENERATED, multiple_of=4)]
@@ -62,7 +62,8 @@ class WebnlgPairs(GraphSource):
     """Numbers of texts, with their triples, that make a match; equally frequent."""
     linking: Literal["label_in_text", "none"] = "label_in_text"
     """Which nodes the query node is joined to: every node whose label occurs in the text, or none. Joined, a
-    graph shows how much of it the text names: a model of graphs alone is a control only with `none`."""
+    graph shows how much of it the text names: a model of graphs without texts is a control with `none`, or
+    if it hides the query node, as `gnn_only` does."""
     n_train: _Size = 10_000
     """Training cases; a multiple of four, as all sizes."""
     n_dev: _Size = 4_000
@@ -113,12 +114,13 @@ class WebnlgPairs(GraphSource):
         """Read the texts, leave out what is in two splits, draw matches and exchange their texts.
 
         Raises:
-            InputError: a file is missing or broken, the splits share no relation, or one has too few texts.
+            InputError: a file is missing or broken, the splits share no relation, one has too few texts, or
+                what is merged in one is the graph or the text of another.
         """
         told = {split: read_split(Path(self.path), split) for split in SPLITS}
         relations, used = self.used(told)
         matches, n_twice = _in_one_split(used)
-        _require_disjoint(matches)
+        seen: dict[object, str] = {}
         graphs, cases = GraphCollector(len(relations)), list[Case]()
         for split, n_cases in zip(SPLITS, (self.n_train, self.n_dev, self.n_test), strict=True):
             # Every split has its own random stream; spelt out, so that a case does not change if the
@@ -131,6 +133,7 @@ class WebnlgPairs(GraphSource):
             draw.shuffle(told_of)
             number = {relation: at for at, relation in enumerate(relations)}
             for graph, text, label in told_of:
+                _require_new(seen, split, graph, text, self.path)
                 item = _item(graphs, number, graph, text, self.linking)
                 cases.append(Case(split, (item,), label))
         return assemble(
@@ -165,14 +168,20 @@ def _in_one_split(used: dict[str, list[Told]]) -> tuple[dict[str, list[Match]], 
     return kept, n_twice
 
 
-def _require_disjoint(matches: dict[str, list[Match]]) -> None:
-    """No text, and no set of triples, is in two splits."""
-    for parts in (
-        {s: {m.text for m in ms} for s, ms in matches.items()},
-        {s: {frozenset(m.triples) for m in ms} for s, ms in matches.items()},
+def _require_new(seen: dict[object, str], split: str, graph: Match, text: str, path: str) -> None:
+    """Neither graph nor text of a case is in another split. Single ones are not, but merged ones may be."""
+    named = frozenset((label_of(head), name, label_of(tail)) for head, name, tail in graph.triples)
+    for what, found, shown in (
+        ("graph", named, "; ".join(" | ".join(triple) for triple in graph.triples)),
+        ("text", text, text),
     ):
-        seen = Counter(chain.from_iterable(parts.values()))
-        assert all(n == 1 for n in seen.values()), "a text or graph is in two splits"
+        other = seen.setdefault(found, split)
+        if other != split:
+            raise InputError(
+                f"the {what} {quoted(shown)} would be in the splits {other} and {split} of the pairs made of "
+                f"{path}: several texts merged in one are the {what} of the other; take another seed, or set "
+                "merged: [1]"
+            )
 
 
 def _hash(seed: int, match: Match) -> str:

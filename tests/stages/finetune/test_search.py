@@ -1,6 +1,10 @@
 """Documents ranked for the queries of several splits."""
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -29,3 +33,25 @@ def test_documents_are_embedded_once_for_all_splits() -> None:
             cosines = units[list(corpus.documents)] @ units[one.query]
             best = cosines.argsort(descending=True)[: len(one.documents)]
             assert one.documents.tolist() == [corpus.documents[i] for i in best.tolist()]
+
+
+def test_a_document_graded_below_zero_counts_as_one_that_nobody_judged() -> None:
+    base = retrieval()
+    judged = base.judgements
+    # Every test query also judges the first document to be worse than irrelevant.
+    worse = judged.filter(pc.equal(judged.column("split"), "test"))
+    at = worse.column_names
+    worse = worse.set_column(at.index("grade"), "grade", pa.array([-1] * len(worse), pa.int64()))
+    first = pa.array([base.documents[0]] * len(worse), worse.schema.field("document").type)
+    worse = worse.set_column(at.index("document"), "document", first)
+    both = replace(base, judgements=pa.concat_tables([judged, worse.cast(judged.schema)]))
+    table = torch.randn(base.items.num_rows, 5, generator=torch.Generator().manual_seed(0))
+    # Queries that find both their document and the first one.
+    for row in judged.to_pylist():
+        table[row["query"]] = table[row["document"]] + 1.5 * table[base.documents[0]]
+    scores = [
+        ndcg_at_10(searched(c, ("test",), lambda items: table[torch.from_numpy(items)])["test"])
+        for c in (base, both)
+    ]
+    assert scores[0] == scores[1]
+    assert 0 < scores[0] < 1

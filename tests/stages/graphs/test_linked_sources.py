@@ -22,6 +22,7 @@ from permafrost.stages.graphs.relevances.none import NoRelevance
 from permafrost.stages.graphs.sources.question_answering import GraphQuestions
 from permafrost.storage.errors import InputError
 from tests.real_files import DATA, needs_data
+from tests.stages.graphs.small_knowledge import knowledge
 from tests.stages.graphs.small_linked import (
     ADAPTER,
     TRAIN,
@@ -63,6 +64,9 @@ def test_every_choice_is_an_item_with_its_own_graph(tmp_path: Path) -> None:
     assert (corpus.task, corpus.n_relations) == ("multiple_choice", 38)
     assert corpus.examples.column("label").to_pylist()[:4] == [1, 0, 0, 1]
     assert "tree part of park" in corpus.description(0), "merged relations in words"
+    templates = questions(tmp_path, knowledge=knowledge(tmp_path, wording="templates"))
+    assert "tree is part of park" in built(templates).description(0)
+    assert templates.facts() != questions(tmp_path).facts()
 
 
 def test_query_edges_and_inverses_are_those_of_the_contract(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from permafrost.stages.graphs.relation_table import (
     MERGED,
     MERGED_WORDS,
     relation_rows,
+    relation_words,
 )
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -67,6 +68,24 @@ def test_17_merged_relations_make_38_of_edges_and_15_make_34() -> None:
     assert (n_relations(len(MERGED)), n_relations(15)) == (38, 34)
     assert len(MERGED_WORDS) == len({*MERGED}) == 17
     assert {row.merged for row in relation_rows()} == {*MERGED, ""}
+
+
+def test_templates_are_the_wording_of_merged_relations() -> None:
+    assert relation_words(MERGED) == relation_words(MERGED, "names") == MERGED_WORDS
+    words = dict(zip(MERGED, relation_words(MERGED, "templates"), strict=True))
+    assert len({*words.values()}) == 17
+    # QA-GNN, utils/conceptnet.py.
+    assert (words["antonym"], words["isa"], words["receivesaction"]) == (
+        "is the antonym of", "is a kind of", "is"
+    )  # fmt: skip
+    assert relation_words(("isA",), "templates") == ()
+    for kind in ("triples", "conceptnet"):
+        config = {"kind": kind, "path": "a.csv", "relations": "merged", "wording": "templates"}
+        assert KNOWLEDGE.validate(config).words == "templates"
+        with pytest.raises(
+            ValueError, match=r"wording is templates.*relations is raw; set relatio"
+        ):
+            KNOWLEDGE.validate({**config, "relations": "raw"})
 
 
 def test_neighbours_are_those_of_either_direction_each_once(tmp_path: Path) -> None:

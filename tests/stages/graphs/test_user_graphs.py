@@ -128,6 +128,41 @@ def test_a_graph_without_edges_and_a_text_without_entities_are_what_they_are(
     assert "unused" not in list(corpus.labels)
 
 
+def test_a_table_of_edges_with_a_header_alone_is_one_without_edges(tmp_path: Path) -> None:
+    corpus = built(write(tmp_path, edges=EDGES[:1]))
+    assert corpus.relations == ()
+    assert nodes_of(corpus, 0) == {"": 3, "cup": 0, "kitchen": 2, "tea": 2}
+
+
+def test_tables_of_another_form_are_read_as_the_fields_say(tmp_path: Path) -> None:
+    examples = [*EXAMPLES, ("train", "café", "g1", "no")]
+    expected = built(fields := write(tmp_path, examples=examples))
+    assert "delimiter" not in CORPUS_SOURCES.validate(fields).facts()
+    for name in ("nodes", "edges", "examples"):
+        table = pd.read_csv(fields[name])
+        table.to_csv(fields[name], index=False, sep=";", encoding="latin-1")
+    table.to_parquet(tmp_path / "examples.parquet")
+    form = {"delimiter": ";", "encoding": "latin-1"}
+    assert built({**fields, **form}) == expected
+    # Parquet needs neither, and may stand beside such files.
+    assert built({**fields, **form, "examples": str(tmp_path / "examples.parquet")}) == expected
+    with pytest.raises(InputError, match=r"name its encoding, such as 'encoding: latin-1' beside"):
+        built({**fields, "delimiter": ";"})
+
+
+def test_a_grade_below_zero_is_one_of_a_document_that_is_irrelevant(tmp_path: Path) -> None:
+    searches = [*SEARCHES, ("test", "a spade", "g2", "All about kitchens", "g1", -1)]
+    corpus = built({**write(tmp_path, examples=searches), "task": "retrieval"})
+    assert corpus.judgements.column("grade").to_pylist() == [1, 0, 2, -1]
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    fields = write(tmp_path)
+    source = CORPUS_SOURCES.validate({**fields, "nodes": str(tmp_path / "nope.csv")})
+    with pytest.raises(InputError, match=r"there is no file .*nope\.csv"):
+        source.facts()
+
+
 def test_a_triple_that_is_there_twice_counts_once_and_is_told(tmp_path: Path) -> None:
     corpus = built(write(tmp_path, edges=[*EDGES, EDGES[1], EDGES[1]]))
     assert corpus.triples(0) == [("cup", "atLocation", "kitchen"), ("tea", "in", "cup")]
@@ -158,6 +193,11 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {},
         {"relations": ["atLocation"]},
         r"row 2 of .* has the relation 'in', .* among the 1 in 'relations'",
+    ),
+    "name of an inverse": (
+        {"edges": [*EDGES, ("g1", 2, 3, "^in")]},
+        {},
+        r"row 4 of .* has the relation '\^in'; names that begin with \^",
     ),
     "node twice": (
         {"nodes": [*NODES, ("g2", 2, "shed")]},
@@ -235,6 +275,16 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {"examples": [*CHOICES, ("dev", "dev 1", "another", "g1", 2)]},
         {"task": "multiple_choice"},
         "labels of this kind of task are 0 and 1",
+    ),
+    "a word among labels": (
+        {"examples": [*CHOICES, ("dev", "dev 1", "another", "g1", "right")]},
+        {"task": "multiple_choice"},
+        r"row 10 of .* has 'right' in column 'label', expected a finite number",
+    ),
+    "judged twice": (
+        {"examples": [*SEARCHES, ("test", "a spade", "g2", "All about gardens", "g2", 1)]},
+        {"task": "retrieval"},
+        r"row 4 of .* that row 3 has judged for it \(grades 1 and 2\); keep one",
     ),
     "half a grade": (
         {"examples": [*SEARCHES, ("test", "a", "", "b", "", 0.5)]},

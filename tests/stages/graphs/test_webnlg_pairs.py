@@ -1,5 +1,6 @@
 """Pairs of graphs and texts: which are used, matches and mismatches, and that no surface tells them apart."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,50 @@ def test_no_text_and_no_triple_is_in_two_splits(corpus: GraphCorpus) -> None:
         for triple in graph:
             triples.setdefault(triple, set()).add(split)
     assert {len(splits) for splits in (*texts.values(), *triples.values())} == {1}
+
+
+def single(split: str, *triples: str) -> tuple[str, list[str]]:
+    return f"{split} tells of {' and '.join(triples)}.", [
+        f"{t} | country | of {t}" for t in triples
+    ]
+
+
+def test_a_graph_that_merging_makes_equal_to_one_of_another_split_is_refused(
+    tmp_path: Path,
+) -> None:
+    """{a} and {b} of train are the graph {a, b} of dev, though no text of one is in the other."""
+    train = [single("train", name) for name in "abcd"]
+    unions = [single("dev", *two) for two in itertools.combinations("abcd", 2)]
+    others = [single("dev", f"e{i}", f"f{i}") for i in range(4)]
+    test = [single("test", f"g{i}", f"h{i}") for i in range(8)]
+    write_tables(tmp_path, train=train, dev=[*unions, *others], test=test)
+    sizes = {"n_train": 8, "n_dev": 24, "n_test": 8, "merged": (1, 2)}
+    with pytest.raises(
+        InputError, match=r"the graph '. \| country \| of .; . \| country.*train and dev"
+    ):
+        pairs(tmp_path, **sizes).build()
+    write_tables(tmp_path, train=train, dev=[single("dev", f"e{i}", f"f{i}") for i in range(20)])
+    assert pairs(tmp_path, **{**sizes, "n_test": 12}).build().counts()["n_texts"] > 0
+
+
+def test_a_text_that_merging_makes_equal_to_one_of_another_split_is_refused(
+    tmp_path: Path,
+) -> None:
+    def rows(name: str, texts: list[str]) -> list[tuple[str, list[str]]]:
+        return [(text, [f"{name}{i} | country | of {name}{i}"]) for i, text in enumerate(texts)]
+
+    halves = ["A", "B", "C", "D"]
+    wholes = [f"{one} {other}" for one in halves for other in halves if one != other]
+    write_tables(
+        tmp_path,
+        train=rows("t", halves),
+        dev=rows("d", wholes),
+        test=rows("s", [f"S{i}" for i in range(8)]),
+    )
+    with pytest.raises(
+        InputError, match=r"the text '[A-D] [A-D]' would be in the splits train and"
+    ):
+        pairs(tmp_path, n_train=8, n_dev=40, n_test=8, merged=(1, 2)).build()
 
 
 def test_as_many_parts_are_merged_as_asked(tmp_path: Path) -> None:
