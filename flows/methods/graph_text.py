@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 CHECKPOINT_EVERY_S = 15.0
 """Work that a killed fine-tuning loses, at most, beyond the step it was in."""
 _LABELS, _DESCRIPTIONS, _TOKENS = "label_features", "description_features", "token_features"
+_NODE_TEXTS = "node_text_features"
 
 
 class NodeFeatures(BaseModel):
@@ -102,9 +103,9 @@ class GraphTextMethod(Method):
     labels: Literal["true", "shuffled"] = "true"
     """`shuffled` makes this a control: it must sit at chance."""
     graphs: Literal["true", "shuffled"] = "true"
-    """`shuffled` is a control: every item has the graph of another one."""
+    """`shuffled` is a control: every item has the graph of another one. What it reads of the text stays."""
     node_features: Literal["stored", "random"] = "stored"
-    """`random` is a control: each node label has a vector of normal numbers."""
+    """`random` is a control: each node label has a vector of normal numbers. The edges stay."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graphs if not given."""
 
@@ -155,8 +156,23 @@ class GraphTextMethod(Method):
         return entering_arrays(sizes) if config.reads_token_states else ()
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """A control if it is trained on shuffled labels."""
-        return "control" if self.labels == "shuffled" else "method"
+        """A control if labels, graphs or node features are not the true ones, or if it must be at chance."""
+        is_false = (self.labels, self.graphs) != ("true", "true") or self.node_features == "random"
+        return "control" if is_false or self.must_be_at_chance(task) else "method"
+
+    def must_be_at_chance(self, task: CorpusConfig | None) -> bool:
+        """With shuffled labels, with nothing of the text and the graph of another, and with one side alone
+        where neither says anything without the other. With the graph of another it still has the text, and
+        with random node features the graph's edges."""
+        if self.labels == "shuffled":
+            return True
+        model = self.model
+        reads_text = model.reads_backbone or (model.reads_graphs and model.query_node == "stored")
+        reads_graph = model.embeds_descriptions or (model.reads_graphs and self.graphs == "true")
+        if reads_text and reads_graph:
+            return False
+        is_alone_at_chance = task is not None and task.surface_at_chance
+        return is_alone_at_chance or not (reads_text or reads_graph)
 
     def loss_on(self, kind: TaskKind) -> str | None:
         """The given loss, or that of the kind of task; None where nothing is trained."""
@@ -178,6 +194,14 @@ class GraphTextMethod(Method):
         label = f"extract {cell.task} labels"
         return corpus, extract_node(target, corpus_input(corpus), label), target
 
+    def _node_text_nodes(self, cell: Cell) -> tuple[Node, Node, ExtractTarget]:
+        """The task's own texts, as the backbone of labels reads them."""
+        corpus = cell.upstream.corpus_node(cell.task)
+        base = cell.upstream.resolved(self.nodes.backbone)
+        target = base.target(self.nodes.recipe, (state_array(self.nodes.read, base.sizes),))
+        label = f"extract {cell.task} texts for nodes"
+        return corpus, extract_node(target, corpus_input(corpus), label), target
+
     def _description_nodes(self, cell: Cell) -> tuple[Node, Node, ExtractTarget]:
         whole = cell.upstream.target(self.recipe)
         # Whatever else is read of texts, by this method or another.
@@ -191,6 +215,8 @@ class GraphTextMethod(Method):
         nodes: list[Node] = []
         if self.model.reads_graphs:
             nodes += self._label_nodes(cell)[:2]
+        if self.model.text_of_readout == "nodes":
+            nodes.append(self._node_text_nodes(cell)[1])
         if self.model.reads_descriptions:
             corpus, extraction, _ = self._description_nodes(cell)
             # Where the backbone is trained, what it makes of descriptions changes with every step.
@@ -208,6 +234,8 @@ class GraphTextMethod(Method):
         further: list[tuple[str, tuple[Node, Node, ExtractTarget], ReadAt]] = []
         if self.model.reads_graphs:
             further.append((_LABELS, self._label_nodes(cell), self.nodes.read))
+        if self.model.text_of_readout == "nodes":
+            further.append((_NODE_TEXTS, self._node_text_nodes(cell), self.nodes.read))
         if self.model.reads_descriptions:
             described = self._description_nodes(cell)
             if self.train.changes_states:
@@ -334,7 +362,7 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
 
     corpus = graphs_of(node, context)
     model, tunes = config.model, config.train.changes_states
-    labels = descriptions = live = described = None
+    labels = descriptions = live = described = node_texts = None
     if model.reads_graphs:
         view = context.corpus(node.input(f"{_LABELS}_corpus"))
         labels = _rows(node, context, _LABELS, view.digests)
@@ -343,9 +371,11 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
     if described is not None and not tunes:
         digests = [str(described.digests[t]) for t in _text_of_items(described)]
         descriptions = _rows(node, context, _DESCRIPTIONS, digests)
+    if model.text_of_readout == "nodes":
+        node_texts = _rows(node, context, _NODE_TEXTS, corpus.digests)
     vectors = _rows(node, context, "features", corpus.digests)
     entering = _entering(node, context, corpus.digests) if config.reads_token_states else None
-    features = ItemFeatures(labels, vectors, descriptions, entering)
+    features = ItemFeatures(labels, vectors, descriptions, entering, node_texts)
     if config.runs_backbone:
         target, device = context.bare_target(node), context.runtime.extract.device
         texts = _encoded(target, list(corpus.texts))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
-from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, ScoreLoss
+from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, ScoreLoss, VectorLoss
 from permafrost.stages.finetune.model import GraphTextModelConfig
 from permafrost.stages.finetune.token_place import ReadAt
 from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
@@ -110,6 +110,17 @@ class FinetuneConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _pairs_across_are_of_two_branches(self) -> "FinetuneConfig":
+        is_across = isinstance(self.loss, VectorLoss) and self.loss.pairs_across
+        if is_across and self.model.n_branches == 1:
+            raise ValueError(
+                f"loss {self.loss.kind} pairs queries and documents across branches, but the model, of kind "
+                f"{self.model.kind}, has one branch; set branches: within, or take gt2vec with description: "
+                "trained"
+            )
+        return self
+
     @property
     def reads_token_states(self) -> bool:
         """Whether the graph token is computed alone, from what is stored of every token of the texts."""
@@ -123,8 +134,13 @@ class FinetuneConfig(BaseModel):
     @property
     def trains_nothing(self) -> bool:
         """Whether the loss reads the backbone's own vectors, as in a retrieval zero-shot."""
-        is_scored = isinstance(self.loss, ScoreLoss)
-        return self.model.embeds_as_stored and not is_scored and not self.train.changes_states
+        is_trained = isinstance(self.loss, ScoreLoss) or self.maps_embeddings
+        return self.model.embeds_as_stored and not is_trained and not self.train.changes_states
+
+    @property
+    def maps_embeddings(self) -> bool:
+        """Whether a linear map of the embeddings is trained."""
+        return isinstance(self.loss, VectorLoss) and self.loss.maps_embeddings
 
     @property
     def metric(self) -> Literal["accuracy", "ndcg_at_10"]:

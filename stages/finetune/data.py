@@ -34,7 +34,7 @@ from permafrost.stages.finetune.graph_batches import (
 from permafrost.stages.finetune.losses.loss import ScoreLoss
 from permafrost.stages.finetune.module import ItemBatch, ModelFacts
 from permafrost.stages.finetune.recomputing import recomputing
-from permafrost.stages.finetune.token_place import TokenPlace
+from permafrost.stages.finetune.token_place import ReadAt, TokenPlace
 from permafrost.stages.finetune.tuned import Tuned
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.readers import FeatureReader
@@ -76,6 +76,7 @@ class FinetuneData:
             d_text=self.features.texts.width,
             d_token=0 if self.live is None else embedding_width(self.live.backbone),
             scores=isinstance(config.loss, ScoreLoss),
+            maps_embeddings=config.maps_embeddings,
         )
 
     def controlled(self, config: FinetuneConfig, tuned: Tuned | None = None) -> "ItemReader":
@@ -112,7 +113,8 @@ class ItemReader:
         reads_descriptions = model.embeds_descriptions or (model.reads_descriptions and described)
         graphs = None
         if model.reads_graphs:
-            batch = graph_batch(corpus, features, items, self.graphs[items], model.query_node)
+            own, readout = self.graphs[items], model.text_of_readout
+            batch = graph_batch(corpus, features, items, own, model.query_node, readout)
             graphs = batch.to(device)
         live, rows = self._data.live, texts_of(corpus, items)
         assert features.texts is not None
@@ -129,6 +131,12 @@ class ItemReader:
             states = partial(_behind, live.backbone, features.entering, rows)
         return ItemBatch(len(items), graphs, texts, descriptions, states)
 
+    def mean_states(self, items: NDArray[np.int64]) -> Float[Tensor, "i d"]:
+        """The mean of each text's states over its recipe's span, without a graph token."""
+        live, rows = self._data.live, texts_of(self._data.corpus, items)
+        assert live is not None, "a graph token needs the backbone"
+        return self._read(live, live.texts, rows, read="mean")
+
     def _read(
         self,
         live: BackboneTexts,
@@ -136,6 +144,7 @@ class ItemReader:
         rows: NDArray[np.int64],
         tokens: Tensor | None = None,
         place: TokenPlace = "first",
+        read: ReadAt | None = None,
     ) -> Float[Tensor, "i d"]:
         is_again = self._config.optim.activations == "recomputed" and torch.is_grad_enabled()
 
@@ -147,8 +156,8 @@ class ItemReader:
             ):
                 yield
 
-        picked, read = texts.take(rows), self._config.read
-        return read_by_length(live.backbone, picked, live.recipe, read, tokens, place, around)
+        picked, at = texts.take(rows), read or self._config.read
+        return read_by_length(live.backbone, picked, live.recipe, at, tokens, place, around)
 
 
 def _stored(vectors: Rows, rows: NDArray[np.int64], device: torch.device) -> Float[Tensor, "i d"]:

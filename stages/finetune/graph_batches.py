@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.finetune.model import QueryNode
+from permafrost.stages.finetune.model import QueryNode, ReadoutText
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.node_types import N_QUERY_RELATIONS, OTHER, QUERY_NODE, n_relations
@@ -83,6 +83,8 @@ class ItemFeatures:
     """Of items: their graph in words, and their text."""
     entering: tuple[FeatureReader, ...] | None = None
     """Of all texts, what enters each block of the backbone at every token."""
+    node_texts: Rows | None = None
+    """Of all texts, from the model that reads node labels."""
 
 
 def graph_batch(
@@ -91,6 +93,7 @@ def graph_batch(
     items: NDArray[np.int64],
     graphs: NDArray[np.int64],
     query: QueryNode = "stored",
+    readout: ReadoutText = "backbone",
 ) -> GraphBatch:
     """Graphs of items, on the CPU. An item without graph has one of its query node alone.
 
@@ -100,9 +103,12 @@ def graph_batch(
         items: rows of the corpus' items.
         graphs: the graph of each, not necessarily its own; -1 for none.
         query: whether the query node and its edges are there.
+        readout: whose vectors of the texts the readout reads.
     """
     assert features.labels is not None
     assert features.texts is not None
+    read_out = features.texts if readout == "backbone" else features.node_texts
+    assert read_out is not None
     columns = corpus.graphs
     has = graphs >= 0
     own = np.where(has, graphs, 0)
@@ -122,7 +128,7 @@ def graph_batch(
     relation = columns.edge_relation[edges].astype(np.int64)
     texts = _column(corpus, "text")[items]
     query_features = features.texts.take(_column(corpus, "query")[items])
-    text_features = features.texts.take(texts)
+    text_features = read_out.take(texts)
     if query == "hidden":
         kind[kind != QUERY_NODE] = OTHER
         n_raw = len(corpus.relations)

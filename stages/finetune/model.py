@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 __getattr__ = late_names(__name__)
 
+ReadoutText = Literal["backbone", "nodes"]
+"""Whose vector of the text the readout of a graph reads: the backbone's, or that of the model that reads node
+labels."""
+Compared = Literal["branches", "token_and_text"]
+"""The two embeddings of an item whose distance on dev is noted after every epoch."""
 QueryNode = Literal["stored", "hidden"]
 """`hidden`: nothing of the text reaches the graph, neither the query's vector nor which nodes it names."""
 
@@ -66,9 +71,29 @@ class GraphTextModel(Kind, ABC):
         return False
 
     @property
+    def n_branches(self) -> int:
+        """Two, if descriptions are embedded beside graphs in training."""
+        return 2 if self.reads_descriptions and not self.embeds_descriptions else 1
+
+    @property
+    def branch_weights(self) -> tuple[float, float]:
+        """Of the task's loss of graph and text, and of description and text."""
+        return (1.0, 1.0)
+
+    @property
+    def text_of_readout(self) -> ReadoutText:
+        """Whose vector of the text its readout reads."""
+        return "backbone"
+
+    @property
+    def compared(self) -> Compared:
+        """What its distance on dev is between."""
+        return "branches"
+
+    @property
     def embeds_as_stored(self) -> bool:
-        """Whether its embeddings are the backbone's own vectors, so that only a scorer, or the backbone, can
-        be trained."""
+        """Whether its embeddings are the backbone's own vectors, so that only a scorer, a map of them, or the
+        backbone can be trained."""
         return False
 
     @property

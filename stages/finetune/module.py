@@ -33,6 +33,8 @@ class ModelFacts:
     """Width of a graph token; 0 if the model does not run the backbone."""
     scores: bool
     """Whether the task's loss reads scores; if not, it reads the embeddings."""
+    maps_embeddings: bool = False
+    """Whether embeddings go through a linear map, which is trained."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,27 @@ class Embedded:
 
 
 class GraphTextModule(nn.Module, ABC):
-    """A model with its scorer. Of the backbone it has those parameters that are trained."""
+    """A model with its scorer, or the map of its embeddings. Of the backbone it has those parameters that are
+    trained."""
 
     tuned: Tuned | None
     """What is trained of the backbone; whoever builds the model sets it."""
 
-    def __init__(self, scorers: nn.ModuleList | None) -> None:
+    def __init__(self, scorers: nn.ModuleList | None, z_map: nn.Linear | None = None) -> None:
         super().__init__()
-        self.scorers, self.tuned = scorers, None
+        self.scorers, self.z_map, self.tuned = scorers, z_map, None
 
     @abstractmethod
     def forward(self, batch: ItemBatch) -> Embedded:
         """The embeddings of items; in training with the second branch, if there is one."""
+
+    def mapped(self, z: Float[Tensor, "i d"]) -> Float[Tensor, "i d"]:
+        """Vectors as embeddings: as they are, or through the map."""
+        return z if self.z_map is None else self.z_map(z)
+
+    def graph_tokens(self, batch: ItemBatch) -> Float[Tensor, "i d_token"] | None:
+        """The token of each item's graph; None for a model without."""
+        return None
 
     def score(self, z: Float[Tensor, "i d"], branch: int) -> Float[Tensor, " i"]:
         """The score of each item, by the scorer of a branch, or the one that all share."""
@@ -115,3 +126,12 @@ def scorers_of(
     if config.scorer == "linear":
         return nn.ModuleList(linear(d_z, 1, draw) for _ in range(n))
     return nn.ModuleList(Scorer(d_z, config.scorer_hidden, draw) for _ in range(n))
+
+
+def map_of(d_z: int, facts: ModelFacts) -> nn.Linear | None:
+    """A linear map of embeddings without bias, the identity at first; None if the task trains none."""
+    if not facts.maps_embeddings:
+        return None
+    layer = nn.Linear(d_z, d_z, bias=False, device="meta").to_empty(device="cpu")
+    nn.init.eye_(layer.weight)
+    return layer

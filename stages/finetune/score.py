@@ -62,6 +62,7 @@ def score_finetuned(
 
     Raises:
         InputError: there are no dev or test cases, or they are of another kind of task.
+        PermafrostError: an embedding or a score is not finite.
     """
     require_cases(tuned.config, data.corpus)
     module = tuned.module(None if data.live is None else data.live.backbone)
@@ -84,7 +85,7 @@ def score_finetuned(
         cases = data.cases(split)
         batch = as_batch(cases)
         z = trainee.embeddings(batch.items).z
-        answers, probabilities = trainee.answers(z, batch.cases)
+        answers, probabilities = trainee.answers(z, batch)
         found[split] = float(np.mean(answers == cases.labels))
         shown = _right_items(data, cases)
         texts = data.corpus.items.column("text").to_numpy()[shown]

@@ -44,7 +44,8 @@ def finetune(
 
     Raises:
         InputError: there are no train or dev cases, or a loss of another kind of task.
-        PermafrostError: the loss is not finite, or an item does not fit in memory.
+        PermafrostError: the loss, or an embedding or a score on dev, is not finite, or an item does not fit
+            in memory.
         CorruptDataError: the checkpoint is damaged.
     """
     require_cases(config, data.corpus)

@@ -17,6 +17,7 @@ from permafrost.stages.finetune.cases import Cases
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.fitting import Fitting
+from permafrost.stages.finetune.graph_batches import texts_of
 from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
 from permafrost.stages.finetune.module import Embedded, GraphTextModule
 from permafrost.stages.finetune.optimizer import finetune_optimizer
@@ -25,6 +26,7 @@ from permafrost.stages.finetune.search import ndcg_at_10, searched
 from permafrost.stages.fit.optim import limits_of
 from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
 from permafrost.storage.errors import PermafrostError
+from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
 
 SCORED_AT_A_TIME = 64
@@ -32,12 +34,13 @@ SCORED_AT_A_TIME = 64
 
 
 class Aligned(NamedTuple):
-    """How far the two branches are from each other after an epoch."""
+    """How far two embeddings of the same item are from each other after an epoch: those of the two branches,
+    or what the model compares instead."""
 
     epoch: int
     distance: float
-    """Mean Euclidean distance of the two embeddings of an item, both of unit length, over the items of the
-    dev cases: of a retrieval the dev queries and their relevant documents."""
+    """Mean Euclidean distance of the two, both of unit length, over the items of the dev cases: of a
+    retrieval the dev queries and their relevant documents."""
 
 
 @dataclass(frozen=True)
@@ -131,25 +134,27 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             return self.model(batch)
 
     def _total(self, embedded: Embedded, cases: Cases) -> Tensor:
-        """Equation 6: the task's loss of every branch, and lambda times the alignment."""
+        """Equation 6: the task's loss of every branch, weighted, and lambda times the alignment."""
         config, model = self.config, self.config.model
         rows = torch.from_numpy(cases.items.data).to(self.device)
         offsets = torch.from_numpy(cases.items.offsets).to(self.device)
         labels = torch.from_numpy(cases.labels).to(self.device)
         loss, total = config.loss, torch.zeros((), device=self.device)
-        for branch, z in enumerate(embedded.branches):
-            z = z.float()
+        branches = [z.float() for z in embedded.branches]
+        for branch, (z, weight) in enumerate(zip(branches, model.branch_weights, strict=False)):
             if isinstance(loss, ScoreLoss):
-                total = total + loss.of(self.model.score(z, branch)[rows], offsets, labels)
+                value = loss.of(self.model.score(z, branch)[rows], offsets, labels)
             else:
                 assert isinstance(loss, VectorLoss)
                 queries, documents = rows.reshape(-1, 2).unbind(1)
-                total = total + loss.of(z[queries], z[documents], documents)
+                other = branches[1 - branch] if loss.pairs_across else z
+                value = loss.of(z[queries], other[documents], documents)
+            total = total + weight * value
         if model.alignment is not None and embedded.described is not None:
             over = model.aligned or (
                 "cases" if self.data.corpus.task == "multiple_choice" else "items"
             )
-            anchors, keys = (z.float() for z in embedded.branches)
+            anchors, keys = branches
             if over == "cases":
                 # The right choice of a question; the query of a document; the only item of a case.
                 is_choice = self.data.corpus.task == "multiple_choice"
@@ -160,7 +165,11 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
     @torch.no_grad()
     def embeddings(self, items: NDArray[np.int64], described: bool = False) -> Embedded:
-        """Embeddings of items, on the CPU, in the present mode of the model."""
+        """Embeddings of items, on the CPU, in the present mode of the model.
+
+        Raises:
+            PermafrostError: one is not finite.
+        """
 
         def compute(at_a_time: int | None) -> Embedded:
             size = min(at_a_time or SCORED_AT_A_TIME, SCORED_AT_A_TIME)
@@ -173,38 +182,85 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 )
             return joined(parts)
 
-        return self.fitting.run(min(len(items), SCORED_AT_A_TIME), compute)
+        found = self.fitting.run(min(len(items), SCORED_AT_A_TIME), compute)
+        for z, of in zip(found.branches, ("text and graph", "text and description"), strict=False):
+            self._require_finite(z.isfinite().all(dim=1), items, f"the embedding of {of}")
+        return found
 
     @torch.no_grad()
-    def scores(self, z: Tensor) -> NDArray[np.float64]:
-        """Scores of embeddings by the first branch."""
-        return self.model.score(z.to(self.device), 0).double().cpu().numpy()
+    def scores(self, z: Tensor, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Scores of the embeddings of items by the first branch.
+
+        Raises:
+            PermafrostError: one is not finite.
+        """
+        found = self.model.score(z.to(self.device), 0).double().cpu()
+        self._require_finite(found.isfinite(), items, "the score")
+        return found.numpy()
+
+    def _require_finite(self, are_finite: Tensor, items: NDArray[np.int64], what: str) -> None:
+        """A number that is none would be an answer like any other: every comparison with it is false."""
+        broken = items[~are_finite.numpy()]
+        if len(broken):
+            corpus, item = self.data.corpus, int(broken[0])
+            text = corpus.texts[int(texts_of(corpus, broken[:1])[0])]
+            raise PermafrostError(
+                f"{what} is not finite for {len(broken)} of {len(items)} items, first for item {item}, the "
+                f"text {quoted(text)}: the weights of the fine-tuning are broken, or its features are; lower "
+                f"optim.lr ({self.config.optim.lr}) and train again, or check the features with 'permafrost "
+                "verify'"
+            )
 
     def dev(self) -> tuple[float]:
-        """Accuracy or nDCG@10, of graph and text; notes how far the branches are from each other."""
-        cases = dev_cases(self.config, self.data)
+        """Accuracy or nDCG@10, of graph and text; notes the distance of what the model compares."""
+        cases, model = dev_cases(self.config, self.data), self.config.model
         batch = as_batch(cases)
-        if self.config.metric == "ndcg_at_10":
-            if self.config.model.reads_descriptions:
-                self._note_distance(self.embeddings(batch.items, described=True))
+        is_search = self.config.metric == "ndcg_at_10"
+        has_two = model.n_branches == 2 and model.compared == "branches"
+        embedded = None
+        if has_two or not is_search:
+            embedded = self.embeddings(batch.items, described=has_two)
+        if model.compared == "token_and_text":
+            self._note_distance(self.tokens_and_texts(batch.items))
+        elif has_two and embedded is not None:
+            self._note_distance(embedded.branches)
+        if is_search:
             found = searched(self.data.corpus, ("dev",), lambda items: self.embeddings(items).z)
             return (ndcg_at_10(found["dev"]),)
-        embedded = self.embeddings(batch.items, described=True)
-        self._note_distance(embedded)
-        answers, _ = self.answers(embedded.z, batch.cases)
+        assert embedded is not None
+        answers, _ = self.answers(embedded.z, batch)
         return (float(np.mean(answers == cases.labels)),)
 
-    def _note_distance(self, embedded: Embedded) -> None:
-        if embedded.described is not None:
-            a, b = (functional.normalize(z, dim=1) for z in embedded.branches)
-            distance = float((a - b).norm(dim=1).mean())
-            self.aligned.append(Aligned(len(self.aligned) + 1, distance))
+    @torch.no_grad()
+    def tokens_and_texts(self, items: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """The graph tokens of items, and the mean states of their texts alone, on the CPU."""
+
+        def compute(at_a_time: int | None) -> tuple[Tensor, Tensor]:
+            size = min(at_a_time or SCORED_AT_A_TIME, SCORED_AT_A_TIME)
+            tokens: list[Tensor] = []
+            texts: list[Tensor] = []
+            for part in parts_of(len(items), size):
+                batch = self.reader.batch(items[part], self.device, described=False)
+                found = self.model.graph_tokens(batch)
+                assert found is not None, "a model that compares graph tokens has some"
+                tokens.append(found.float().cpu())
+                texts.append(self.reader.mean_states(items[part]).cpu())
+            return torch.cat(tokens), torch.cat(texts)
+
+        return self.fitting.run(min(len(items), SCORED_AT_A_TIME), compute)
+
+    def _note_distance(self, pair: Sequence[Tensor]) -> None:
+        a, b = (functional.normalize(z, dim=1) for z in pair)
+        distance = float((a - b).norm(dim=1).mean())
+        self.aligned.append(Aligned(len(self.aligned) + 1, distance))
 
     def answers(
-        self, z: Tensor, cases: Cases
+        self, z: Tensor, batch: Batch
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """The answer to each case, and for two classes the probability of class 1."""
-        scores = self.scores(z)[cases.items.data]
+        """The answer to each case of a batch, and for two classes the probability of class 1; `z` has the
+        embeddings of its items. Raises as `scores`."""
+        cases = batch.cases
+        scores = self.scores(z, batch.items)[cases.items.data]
         if self.data.corpus.task == "classification":
             probabilities = 1 / (1 + np.exp(-scores))
             return (scores > 0).astype(np.int64), probabilities

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -113,7 +114,7 @@ def predict(model: TaskModel, source: Source, batch_size: int, device: torch.dev
     """Predictions for every example of a split; each distinct text of pairs is encoded once.
 
     Raises:
-        PermafrostError: an encoding is not finite.
+        PermafrostError: an encoding or a probability is not finite.
     """
     model.eval()
     encoded = per_text(source.reader, batch_size, device, model)
@@ -123,4 +124,10 @@ def predict(model: TaskModel, source: Source, batch_size: int, device: torch.dev
             f"{broken} of {len(encoded)} texts of {source.reader.array} get numbers from the head that are "
             "not finite; lower optim.lr, or check the features with 'permafrost verify'"
         )
-    return model.predict(encoded, source.sides)
+    found = model.predict(encoded, source.sides)
+    if found.probabilities is not None and not np.isfinite(found.probabilities).all():
+        raise PermafrostError(
+            f"the classifier gives numbers that are not finite to examples of {source.reader.array}; lower "
+            "optim.lr, and train again"
+        )
+    return found

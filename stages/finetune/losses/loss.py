@@ -65,6 +65,16 @@ class ScoreLoss(GraphTextLoss):
 class VectorLoss(GraphTextLoss):
     """A loss of pairs of embeddings, with the documents of the batch as each other's negatives."""
 
+    @property
+    def pairs_across(self) -> bool:
+        """Whether queries of one branch are paired with documents of the other."""
+        return False
+
+    @property
+    def maps_embeddings(self) -> bool:
+        """Whether a linear map of the embeddings is trained, and what it gives is compared."""
+        return False
+
     @abstractmethod
     def of(
         self,

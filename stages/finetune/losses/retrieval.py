@@ -31,6 +31,23 @@ class RetrievalLoss(VectorLoss):
     it is one."""
     reduction: Reduction = "sum"
     """Over the queries of a batch."""
+    branches: Literal["within", "across"] = "within"
+    """Of GT2VEC, which leaves it open: `within` pairs queries and documents of the same branch, `across` the
+    queries of graph and text with documents of description and text, and the other way round. Each branch's
+    term is weighted as its queries are."""
+    z_map: Literal["none", "linear"] = "none"
+    """What is trained on the embeddings themselves: nothing, or one linear map of queries and documents, of
+    both branches, without bias. It begins as the identity, so that the ranking begins as it is without."""
+
+    @property
+    def pairs_across(self) -> bool:
+        """As given."""
+        return self.branches == "across"
+
+    @property
+    def maps_embeddings(self) -> bool:
+        """As given."""
+        return self.z_map == "linear"
 
     def of(
         self,

@@ -10,6 +10,7 @@ from permafrost.stages.finetune.module import (
     GraphTextModule,
     ItemBatch,
     ModelFacts,
+    map_of,
     scorers_of,
 )
 from permafrost.stages.graph_encoders.encoder import GraphEncoderConfig
@@ -31,7 +32,7 @@ class GraphNetworkModule(GraphTextModule):
         network = encoder.build(facts.d_labels, facts.d_text, facts.n_relations, draw)
         pool = readout.build(network.d_out, facts.d_text, draw)
         d_z = pool.d_out + (facts.d_text if has_text else 0)
-        super().__init__(scorers_of(config, d_z, facts, draw))
+        super().__init__(scorers_of(config, d_z, facts, draw), map_of(d_z, facts))
         self.has_text, self.encoder, self.readout = has_text, network, pool
 
     def forward(self, batch: ItemBatch) -> Embedded:
@@ -39,8 +40,8 @@ class GraphNetworkModule(GraphTextModule):
         assert batch.graphs is not None
         g = self.readout(self.encoder(batch.graphs), batch.graphs)
         if not self.has_text:
-            return Embedded(g)
-        return Embedded(torch.cat([batch.texts(), g], dim=1))
+            return Embedded(self.mapped(g))
+        return Embedded(self.mapped(torch.cat([batch.texts(), g], dim=1)))
 
     def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:
         """The encoder's."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from permafrost.stages.bounds import MAX_WIDTH
 from permafrost.stages.finetune.losses.alignment import InfoNceAlignment
 from permafrost.stages.finetune.losses.loss import AlignmentConfig
-from permafrost.stages.finetune.model import GraphTextModel
+from permafrost.stages.finetune.model import Compared, GraphTextModel, ReadoutText
 from permafrost.stages.finetune.token_place import TokenPlace
 from permafrost.stages.graph_encoders.encoder import GraphEncoderConfig
 from permafrost.stages.graph_encoders.kinds.relational_attention import RelationalAttention
@@ -47,6 +48,18 @@ class Gt2Vec(GraphTextModel):
     each question; in a retrieval queries and documents."""
     branch_scorers: Literal["shared", "own"] = "shared"
     """Whether both branches have the same scorer."""
+    graph_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Of the task's loss of graph and text, in equation 6."""
+    description_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Of the task's loss of description and text."""
+    readout_text: ReadoutText = "backbone"
+    """Whose vector of the text the readout reads: the backbone's own, from the store, or, with `nodes`, that
+    of the model that reads node labels."""
+    adapter_hidden: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
+    """Width of the adapter's hidden layer; None for that of the graph's vector."""
+    distance_of: Compared = "branches"
+    """The embeddings whose distance on dev is noted after every epoch (figure 3c): those of the two branches,
+    or, with `token_and_text`, the graph token and the mean state of the text alone over its recipe's span."""
 
     @model_validator(mode="after")
     def _branches_go_together(self) -> Gt2Vec:
@@ -55,6 +68,33 @@ class Gt2Vec(GraphTextModel):
                 "graph_token is none, so that only the text is left, and description is trained; set "
                 "description: none, or use a graph token"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_token_has_its_settings(self) -> Gt2Vec:
+        given = {
+            "readout_text": self.readout_text != "backbone",
+            "adapter_hidden": self.adapter_hidden is not None,
+            "distance_of": self.distance_of != "branches",
+        }
+        if self.graph_token == "none" and (names := [name for name in given if given[name]]):
+            values = ", ".join(f"{name} is {getattr(self, name)}" for name in names)
+            raise ValueError(
+                f"{values}, but graph_token is none, so that there is neither readout nor adapter nor token; "
+                f"leave {' and '.join(names)} out, or use a graph token"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_of_two_branches(self) -> Gt2Vec:
+        weights = f"graph_weight is {self.graph_weight:g} and description_weight {self.description_weight:g}"
+        if self.description == "none" and self.branch_weights != (1.0, 1.0):
+            raise ValueError(
+                f"{weights}, but description is none, so that there is one branch, whose weight would only "
+                "scale the loss; leave both out"
+            )
+        if self.branch_weights == (0.0, 0.0):
+            raise ValueError(f"{weights}, so that the task has no loss; give one of them a weight")
         return self
 
     @property
@@ -66,6 +106,21 @@ class Gt2Vec(GraphTextModel):
     def token_place(self) -> TokenPlace | None:
         """As given."""
         return None if self.graph_token == "none" else self.graph_token
+
+    @property
+    def branch_weights(self) -> tuple[float, float]:
+        """As given."""
+        return self.graph_weight, self.description_weight
+
+    @property
+    def text_of_readout(self) -> ReadoutText:
+        """As given."""
+        return self.readout_text
+
+    @property
+    def compared(self) -> Compared:
+        """As given."""
+        return self.distance_of
 
     @property
     def embeds_as_stored(self) -> bool:

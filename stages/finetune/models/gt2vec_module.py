@@ -10,9 +10,11 @@ from permafrost.stages.finetune.module import (
     GraphTextModule,
     ItemBatch,
     ModelFacts,
+    map_of,
     scorers_of,
 )
 from permafrost.stages.graph_encoders.adapter import Adapter
+from permafrost.storage.errors import InputError
 
 
 class Gt2VecModule(GraphTextModule):
@@ -20,14 +22,23 @@ class Gt2VecModule(GraphTextModule):
 
     def __init__(self, config: Gt2Vec, facts: ModelFacts, draw: torch.Generator) -> None:
         n_scorers = 2 if config.reads_descriptions and config.branch_scorers == "own" else 1
-        super().__init__(scorers_of(config, facts.d_text, facts, draw, n_scorers))
+        super().__init__(
+            scorers_of(config, facts.d_text, facts, draw, n_scorers), map_of(facts.d_text, facts)
+        )
         self.config = config
         if config.token_place is not None:
             self.encoder = config.encoder.build(
                 facts.d_labels, facts.d_text, facts.n_relations, draw
             )
-            self.readout = config.readout.build(self.encoder.d_out, facts.d_text, draw)
-            self.adapter = Adapter(self.readout.d_out, facts.d_token, draw)
+            d_text = facts.d_labels if config.readout_text == "nodes" else facts.d_text
+            self.readout = config.readout.build(self.encoder.d_out, d_text, draw)
+            hidden = config.adapter_hidden
+            self.adapter = Adapter(self.readout.d_out, facts.d_token, draw, hidden)
+        if config.distance_of == "token_and_text" and facts.d_token != facts.d_text:
+            raise InputError(
+                f"distance_of is token_and_text, but a graph token of this backbone is {facts.d_token} wide "
+                f"and a state {facts.d_text}, so that they have no distance; set distance_of: branches"
+            )
 
     def graph_tokens(self, batch: ItemBatch) -> Float[Tensor, "i d_token"]:
         """One token for each item's graph."""
@@ -38,10 +49,10 @@ class Gt2VecModule(GraphTextModule):
         """Through the backbone; z does not depend on the second branch."""
         place = self.config.token_place
         if place is None:
-            return Embedded(batch.texts())
+            return Embedded(self.mapped(batch.texts()))
         assert batch.states is not None
-        z = batch.states(self.graph_tokens(batch), place)
-        return Embedded(z, None if batch.described is None else batch.described())
+        z = self.mapped(batch.states(self.graph_tokens(batch), place))
+        return Embedded(z, None if batch.described is None else self.mapped(batch.described()))
 
     def attention(self, batch: ItemBatch) -> Float[Tensor, " e_plus_n"] | None:
         """The encoder's."""

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from torch import Tensor
@@ -195,8 +197,9 @@ def test_choices_in_another_order_get_the_same_scores(pair: Pairs) -> None:
     trained = trainee(config_of(data.corpus, {**GT2VEC, "description": "none"}), data)
     trained.model.eval()
     items = data.cases("train").items[0]
-    scores = trained.scores(trained.embeddings(items).z)
-    turned = trained.scores(trained.embeddings(items[::-1].copy()).z)
+    back = items[::-1].copy()
+    scores = trained.scores(trained.embeddings(items).z, items)
+    turned = trained.scores(trained.embeddings(back).z, back)
     assert turned[::-1] == pytest.approx(scores, abs=1e-5)
 
 
@@ -342,6 +345,19 @@ def test_training_makes_the_loss_smaller(pair: Pairs) -> None:
 
 def require(corpus: GraphCorpus, **changes: object) -> None:
     require_cases(config_of(corpus, GT2VEC, **changes), corpus)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_search_without_a_relevant_document_in_a_split_is_refused(split: str) -> None:
+    corpus = retrieval()
+    require(corpus)
+    judged = corpus.judgements
+    own = pc.equal(judged.column("split"), split)
+    grades = pc.if_else(own, pa.scalar(0, pa.int64()), pc.cast(judged.column("grade"), pa.int64()))
+    at = judged.column_names.index("grade")
+    none = judged.set_column(at, "grade", grades).cast(judged.schema)
+    with pytest.raises(InputError, match=f"no document is relevant to a query of {split}: grades"):
+        require(replace(corpus, judgements=none))
 
 
 def test_what_cannot_be_trained_is_refused(pair: Pairs) -> None:

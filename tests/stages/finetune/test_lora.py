@@ -67,7 +67,11 @@ def stored(pair: Pairs) -> Stored:
 
 
 def test_adapters_have_the_papers_number_of_parameters() -> None:
-    # GLOT's rank 64; relation 63 is of rank 8.
+    # Relation 63: GT2VEC's rank 8 on q, k, v, o, gate, up and down, which are the defaults.
+    defaults = Lora()
+    assert (defaults.r, defaults.alpha, defaults.dropout) == (8, 16, 0.05)
+    assert n_adapters(MistralConfig()) == 20_971_520
+    # GLOT's rank 64.
     assert n_adapters(MistralConfig(), r=64, alpha=64) == 167_772_160 == 8 * 20_971_520
     in_blocks = n_adapters(BertConfig(), r=64, alpha=64)
     assert in_blocks == 10_616_832
@@ -136,7 +140,7 @@ def _based(name: str) -> str:
     return f"{layer}.base_layer.{what}"
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "phi3"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet", "phi3"])
 def test_saved_adapters_are_pefts_own_and_merge_to_rounding(
     own: Own, pair: Pairs, tmp_path: Path, family: str
 ) -> None:
@@ -302,7 +306,7 @@ def tuned_gradients(
     return found
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "bert", "mpnet"])
 def test_recomputed_blocks_draw_what_they_drew(own: Own, stored: Stored, family: str) -> None:
     data = stored(family)
     optim = {"activations": "recomputed"}

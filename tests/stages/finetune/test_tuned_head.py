@@ -14,13 +14,13 @@ from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head import TunedHeadResult, TunedHeadTrainee, finetune_head
-from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig
+from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, prepared
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.finetune.tuning import TUNINGS as TUNINGS_OF_A_BACKBONE
 from permafrost.stages.fit import FitConfig, FitData, FitResult, fit
 from permafrost.stages.fit.splits import splits
 from permafrost.stages.fit.training import facts_of
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
@@ -30,6 +30,7 @@ from tests.stages.finetune.conftest import Own
 from tests.stages.finetune.test_graph_text_models import Stopped, Stopping
 
 Pairs = Callable[[str], Pair]
+CPU = torch.device("cpu")
 HEADS: dict[str, dict[str, Any]] = {
     "mean": {"kind": "mean"},
     "scorer": {"kind": "scorer"},
@@ -169,6 +170,21 @@ def same(found: FitResult, expected: FitResult) -> bool:
 
 def frozen(backbone: Backbone) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in backbone.model.named_parameters()}
+
+
+@pytest.mark.parametrize("task", ["classification", "pair_classification"])
+def test_a_head_with_broken_weights_is_not_scored(own: Own, task: str) -> None:
+    """Of pairs the classifier alone is broken: every text still has a vector of numbers."""
+    reader = live(own("llama"))
+    whole, examples = prepared(config("lora", head="mean"), data := data_of(reader, task))
+    trained = TunedHeadTrainee(whole, facts_of(data, examples[0]), examples, reader, CPU)
+    trained.model.eval()
+    assert 0 <= trained.dev()[0] <= 1
+    for name, weight in trained.model.head.named_parameters():
+        if "classifier" in name:
+            torch.nn.init.constant_(weight, torch.nan)
+    with pytest.raises(PermafrostError, match=r"not finite.*lower optim\.lr"):
+        trained.dev()
 
 
 @pytest.mark.parametrize("train", ["lora", "full", "last_blocks"])

@@ -69,6 +69,7 @@ REACHED = {
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "distilbert": Reached("attention.v_lin", None),
+    "mpnet": Reached("attention.attn.v", None),
     "modernbert": Reached("attn.Wqkv", "attn_norm", lambda w: w.chunk(3)[2]),
     "gpt2": Reached("attn.c_attn", "ln_1", lambda w: w.chunk(3, dim=-1)[2]),
     "gpt_neox": Reached(
@@ -172,8 +173,9 @@ def ran(backbone: Backbone) -> dict[str, int]:
     return counts
 
 
-SHORT = {"bert", "gpt_neox", "llama"}
-"""An encoder, a fused layer, and grouped queries; deep tests have the other families."""
+SHORT = {"bert", "gpt_neox", "llama", "mpnet"}
+"""An encoder, one with attention of ours, a fused layer, and grouped queries; deep tests have the other
+families."""
 
 
 @pytest.mark.parametrize(
