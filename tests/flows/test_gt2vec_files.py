@@ -1,7 +1,10 @@
 """The experiment files of GT2VEC's tables: they parse, plan, have the paper's rows, and share fits."""
 
+import shlex
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from permafrost.flows.experiment import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
+from permafrost.stages.report.claim_kinds import CurveClaim, Within
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import rows_of
 from tests.flows.paper_data import write_paper_data
@@ -19,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "papers" / "gt2vec"
 NETWORKS = {"GNN only", "RGCN", "QA-GNN", "GT2VEC LP", "GT2VEC LoRA"}
 CONTROLS = {"graphs of others", "random node features", "shuffled labels"}
-PAIRS = {*NETWORKS, *CONTROLS, "text only", "graph only", "graph and text alone"} - {"GNN only"}
+NOT_ALIGNED = {"two branches, not aligned", "graph and text alone"}
+PAIRS = {*NETWORKS, *CONTROLS, *NOT_ALIGNED, "text only", "graph only"} - {"GNN only"}
+SHARED_CONTROLS = {"graphs of others", "shuffled labels"}
 E5 = {"E5-Mistral LP", "E5-Mistral LoRA"}
 ABLATION = {
     "graph and text alone",
@@ -29,21 +35,20 @@ ABLATION = {
     "GIN",
 }
 ROWS = {
-    "table1": {*NETWORKS, *CONTROLS, "LM only", "LM LoRA", "graph and text alone", "upper bound"},
+    "table1": {*NETWORKS, *CONTROLS, "LM only", "LM LoRA", "graph and text alone"},
+    "table1_gold": {"upper bound", "upper bound of the text alone", "shuffled labels"},
     "table3": {*PAIRS, "bag of words"} - {"GT2VEC LoRA"},
-    "table3_lora": {"text only LoRA", "GT2VEC LoRA"},
-    "table4": {*NETWORKS, *CONTROLS, "zero-shot", "LM LoRA", "graph and text alone"},
-    "table5": {"graph and text alone", "description and text alone", "GT2VEC LP"},
-    "table6": {"GCN", "GAT", "GIN"},
-    "table9": {
-        "without graph",
-        "two branches, not aligned",
-        "graph and text alone",
-        "GT2VEC LP",
+    "table3_lora": {"text only LoRA", "GT2VEC LP", "GT2VEC LoRA"},
+    "table4": {*NETWORKS, *CONTROLS, *NOT_ALIGNED, "zero-shot", "LM LoRA"},
+    "table5": {
+        *SHARED_CONTROLS,
+        *("graph and text alone", "description and text alone", "GT2VEC LP"),
     },
+    "table6": {*SHARED_CONTROLS, "GCN", "GAT", "GIN"},
+    "table9": {*SHARED_CONTROLS, *NOT_ALIGNED, "without graph", "GT2VEC LP"},
     "table10": {"minilm", "mixed6m", "stories260k", "random numbers"},
-    "figure3": {f"{n} layers" for n in range(3, 8)},
-    "figure3a": {"LM only", "GT2VEC LP", "GT2VEC LP, token last"},
+    "figure3": {*SHARED_CONTROLS, *(f"{n} layers" for n in range(3, 8))},
+    "figure3a": {*SHARED_CONTROLS, "LM only", "GT2VEC LP", "GT2VEC LP, token last"},
     "paper/commonsenseqa": {
         *E5,
         *NETWORKS,
@@ -165,6 +170,12 @@ def test_fits_that_tables_share_are_one_node(stand_ins: Path) -> None:
         (("table1", "GT2VEC LP"), [("table9", "GT2VEC LP")], both),
         (("table1", "GT2VEC LP"), [("table10", "minilm"), ("figure3", "3 layers")], one),
         (("table1", "LM only"), [("table9", "without graph")], both),
+        (("table3", "GT2VEC LP"), [("table3_lora", "GT2VEC LP")], ("WebNLG",)),
+        *(
+            (("table1", row), [(name, row) for name in ("table5", "table6", "table9")], both)
+            for row in sorted(SHARED_CONTROLS)
+        ),
+        *((("table1", row), [("figure3", row)], one) for row in sorted(SHARED_CONTROLS)),
         (
             ("table1", "graph and text alone"),
             [(f"table{n}", "graph and text alone") for n in (5, 9)],
@@ -194,3 +205,91 @@ def test_what_has_to_be_brought_is_named(stand_ins: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("PERMAFROST_DATA")
     with pytest.raises(InputError, match="PERMAFROST_DATA, which is not set"):
         load_experiment(FOLDER / "paper" / "medqa.yaml")
+
+
+SAME = {
+    "LM only": "E5-Mistral LP",
+    "without graph": "E5-Mistral LP",
+    "LM LoRA": "E5-Mistral LoRA",
+    "zero-shot": "E5-Mistral zero-shot",
+    "GAT": "GT2VEC LP",
+    "minilm": "GT2VEC LP",
+    "3 layers": "GT2VEC LP",
+}
+"""What rows of small files are called in those at the paper's size."""
+OTHERS = {"mixed6m", "stories260k"}
+"""In the place of the models that table 10 compares."""
+OWN_SETS = {"paper/medqa", "paper/fiqa"}
+"""Sets that no small file has."""
+OWN_ROWS = {
+    "table 1, CommonsenseQA: LoRA is above the linear probe",
+    "table 1, OpenBookQA with facts: LoRA is above the linear probe",
+}
+"""Claims of fits that take too long in small."""
+
+
+def _claims(name: str, models: Path) -> dict[str, dict[str, object]]:
+    """By what they say: kind, gap or points, methods, and tasks, of which none are all."""
+    experiment = built(name, models).experiment
+    found: dict[str, dict[str, object]] = {}
+    for claim in experiment.report.claims:
+        assert not isinstance(claim, CurveClaim)
+        named = {*claim.methods}
+        methods = {SAME.get(m, m) for m in named - OTHERS}
+        size = claim.points if isinstance(claim, Within) else claim.gap
+        assert claim.says not in found, (name, claim.says)
+        found[claim.says] = {
+            "kind": claim.kind,
+            "size": size,
+            "methods": {m for m in methods if not m.startswith("nodes from ")},
+            "tasks": {*(claim.tasks or experiment.tasks)},
+        }
+    return found
+
+
+def test_small_files_claim_what_those_at_the_papers_size_claim(stand_ins: Path) -> None:
+    """With the same gaps on the same tasks, so that a run of either is judged alike."""
+    small: dict[str, dict[str, object]] = {}
+    large: dict[str, dict[str, object]] = {}
+    for name in ROWS:
+        found = _claims(name, stand_ins)
+        of_paper = {s: c for s, c in found.items() if s.startswith(("table", "figure"))}
+        assert of_paper or name in ("table1_gold", "figure3a"), name
+        if name not in OWN_SETS:
+            (large if name.startswith("paper/") else small).update(of_paper)
+        for says, claim in of_paper.items():
+            assert claim["size"] is not None, (name, says)
+        if name in ("table1_gold",) or name.startswith("paper/"):
+            continue
+        assert any(s.startswith("our control") for s in found), name
+    assert {*large} - {*small} == OWN_ROWS
+    assert {*small} - {*large} == set()
+    for says, claim in small.items():
+        assert claim == large[says], says
+
+
+def test_depth_is_an_axis_on_which_the_controls_are_level(stand_ins: Path) -> None:
+    report = built("figure3", stand_ins).report.config
+    depths = {f"{n} layers": float(n) for n in range(3, 8)}
+    assert [curve["values"] for curve in report["curves"]] == [depths]
+
+
+def test_the_pages_command_trains_an_encoder_as_a_whole(stand_ins: Path) -> None:
+    """The rows of RoBERTa-large and its like."""
+    page = (ROOT / "docs" / "papers" / "gt2vec.md").read_text(encoding="utf-8")
+    (shown,) = [block for block in page.split("```")[1::2] if "train: full" in block]
+    words = shlex.split(shown)
+    named = [word for before, word in pairwise(words) if before == "--set"]
+    settings = [*named, *small_settings("paper/openbookqa", stand_ins)]
+    nodes = build_graph(load_experiment(ROOT / words[2], settings))
+    assert {row for row, _, _ in nodes.fits} == {"RoBERTa-large"}
+    for node in nodes.fits.values():
+        config: Any = node.config["finetune"]
+        assert (config["train"], config["read"]) == ("full", "last")
+
+
+def test_every_table_and_figure_is_on_the_papers_page() -> None:
+    page = (ROOT / "docs" / "papers" / "gt2vec.md").read_text(encoding="utf-8")
+    items = [*(f"table {n}" for n in range(1, 11)), "figure 1", "figure 2"]
+    for item in (*items, "figure 3a", "figure 3b", "figure 3c"):
+        assert f"\n| {item} |" in page, item
