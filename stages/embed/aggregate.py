@@ -17,7 +17,8 @@ def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors
     """Each head's attention row times the values of its key-value head, heads side by side.
 
     Value Aggregation, section 6.1. Head h reads key-value head h // R, as grouped-query attention shares
-    them; where the paper's table prints the width of the values for a grouped backbone, this is H * D.
+    them; where the paper's table prints the width of the values for a grouped backbone, this is H * D, and
+    `group_means` of it has that width.
 
     Args:
         rows: attention rows `[n_tokens, H]` over every token of the input.
@@ -35,6 +36,24 @@ def attention_weighted(rows: Ragged, values: Ragged, n_kv_heads: int) -> Vectors
         value_GTD = value_TX.reshape(-1, n_kv_heads, shape_GRD[2]).transpose(1, 0, 2)
         np.matmul(row_GRT, value_GTD, out=out[i].reshape(shape_GRD))
     return out
+
+
+def group_means(joined: Vectors, n_heads: int, n_kv_heads: int) -> Vectors:
+    """The mean over the heads that share a key-value head, groups side by side.
+
+    Value Aggregation, table 2, prints the width of the values (1,024 for Qwen3-8B) for weighted values under
+    a prompt and says nothing of how 4,096 become so few; the mean is our reading.
+
+    Args:
+        joined: `[n_texts, H * D]`, as from `attention_weighted`.
+        n_heads: H.
+        n_kv_heads: G.
+
+    Returns:
+        `[n_texts, G * D]`; where each head has values of its own, `joined`.
+    """
+    joined_NGRD = joined.reshape(len(joined), n_kv_heads, n_heads // n_kv_heads, -1)
+    return joined_NGRD.mean(axis=2).reshape(len(joined), -1)
 
 
 def weighted_sum(rows: Ragged, weights: Float32[np.ndarray, " t"]) -> Vectors:

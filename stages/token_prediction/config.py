@@ -48,7 +48,7 @@ class MapConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lr: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
-    """Of Adam, for keys scaled to a mean square norm of 1."""
+    """Of Adam, for keys scaled to a mean square norm of 1, or of the keys that are trained."""
     batch_size: int = Field(default=256, ge=1, le=MAX_STEPS)
     """Tokens per step."""
     max_epochs: int = Field(default=10, ge=1, le=MAX_STEPS)
@@ -77,12 +77,15 @@ class _Asked(BaseModel):
 
 
 class LinearNextToken(_Asked, MapConfig):
-    """A linear map of the vectors of each layer."""
+    """A linear map of the vectors of each layer, or a linear softmax of its own."""
 
     predictor: Literal["linear"] = "linear"
     of: Literal["hidden", "values", "va"] = "hidden"
     """A token's hidden state, its attention values, or `va`: the mean of the values of all tokens of the
     input up to it, which is Value Aggregation of the prefix."""
+    softmax_keys: Literal["unembedding", "trained"] = "unembedding"
+    """What a token is recognised by: the rows of the backbone's own unembedding, to which a map is trained,
+    or a key of each token that is trained itself, a linear softmax of width times vocabulary parameters."""
     layers: str = "all"
     """As in a capture."""
 

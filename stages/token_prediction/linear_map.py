@@ -50,11 +50,28 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class TrainedMap:
-    """Queries of vectors: standardised by the training vectors, then mapped."""
+class Standard:
+    """Vectors standardised by the training vectors."""
 
     mean: Float[Tensor, " d"]
     spread: Float[Tensor, " d"]
+
+    @classmethod
+    def of(cls, rows: Float[Tensor, "n d"]) -> "Standard":
+        """By these; a column that hardly varies is only shifted."""
+        mean, spread = rows.mean(0), rows.std(0, correction=0)
+        return cls(mean, torch.where(spread > _NO_SPREAD, spread, torch.ones_like(spread)))
+
+    def __call__(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """The same rows, standardised."""
+        return (rows - self.mean) / self.spread
+
+
+@dataclass(frozen=True)
+class TrainedMap:
+    """Queries of vectors: standardised by the training vectors, then mapped."""
+
+    standard: Standard
     weight: Float[Tensor, "d k"]
     bias: Float[Tensor, " k"]
     epoch: int
@@ -62,7 +79,7 @@ class TrainedMap:
 
     def queries(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         """Vectors to queries."""
-        return ((rows - self.mean) / self.spread) @ self.weight + self.bias
+        return self.standard(rows) @ self.weight + self.bias
 
 
 def infonce(
@@ -93,13 +110,36 @@ def train_map(
     return trainee.trained(weight, bias, trainer.best[0].epoch)
 
 
-class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
+class OnVectors(Trainee[nn.ParameterDict, NDArray[np.int64]]):
+    """Something that is trained on standardised vectors and the tokens that follow."""
+
+    def __init__(self, config: MapConfig, train: Examples, dev: Examples) -> None:
+        self.config, self.train, self.on_dev = config, train, dev
+        self.standard = Standard.of(train.rows)
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Indices of examples."""
+        config = self.config
+        return shuffled_batches(len(self.train.targets), config.batch_size, config.seed, epoch)
+
+    def taken(self, batch: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Rows and targets of a batch."""
+        indices = torch.from_numpy(batch).to(self.train.rows.device)
+        return self.train.rows[indices], self.train.targets[indices]
+
+    def broken(self, what: str, part: int, value: float) -> InputError:
+        """An error that names the learning rate."""
+        return InputError(
+            f"the loss of a next-token probe is {abs(value)} {what} with lr {self.config.lr}; lower lr"
+        )
+
+
+class MapTrainee(OnVectors):
     """A map of standardised vectors to keys of one size."""
 
     def __init__(self, config: MapConfig, train: Examples, dev: Examples, keys: Tensor) -> None:
-        self.config, self.train, self._dev, self.keys = config, train, dev, keys
-        self.mean, spread = train.rows.mean(0), train.rows.std(0, correction=0)
-        self.spread = torch.where(spread > _NO_SPREAD, spread, torch.ones_like(spread))
+        super().__init__(config, train, dev)
+        self.keys = keys
         # Whatever the size of the checkpoint's keys: the map takes up the factor, and lr means the same.
         self.scale = keys.square().sum(1).mean().sqrt()
         self.model = nn.ParameterDict(
@@ -112,19 +152,12 @@ class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
 
     def trained(self, weight: Tensor, bias: Tensor, epoch: int) -> TrainedMap:
         """The map with these parameters."""
-        return TrainedMap(self.mean, self.spread, weight / self.scale, bias / self.scale, epoch)
-
-    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Indices of examples."""
-        config = self.config
-        return shuffled_batches(len(self.train.targets), config.batch_size, config.seed, epoch)
+        return TrainedMap(self.standard, weight / self.scale, bias / self.scale, epoch)
 
     def loss(self, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """The mean loss of the batch's tokens."""
-        indices = torch.from_numpy(batch).to(self.keys.device)
-        inputs = (self.train.rows[indices] - self.mean) / self.spread
-        queries = inputs @ self.model["weight"] + self.model["bias"]
-        targets = self.train.targets[indices]
+        rows, targets = self.taken(batch)
+        queries = self.standard(rows) @ self.model["weight"] + self.model["bias"]
         losses = infonce(queries, self.keys / self.scale, targets, self.config.temperature)
         return losses.mean(), len(batch)
 
@@ -132,13 +165,7 @@ class MapTrainee(Trainee[nn.ParameterDict, NDArray[np.int64]]):
     def dev(self) -> tuple[float]:
         """The negative mean loss on dev."""
         now = self.trained(self.model["weight"], self.model["bias"], 0)
-        return (-_mean_loss(now, self._dev, self.keys, self.config.temperature),)
-
-    def broken(self, what: str, part: int, value: float) -> InputError:
-        """An error that names the learning rate."""
-        return InputError(
-            f"the loss of a next-token probe is {abs(value)} {what} with lr {self.config.lr}; lower lr"
-        )
+        return (-mean_loss(now.queries, self.on_dev, self.keys, self.config.temperature),)
 
 
 def quality(
@@ -167,9 +194,12 @@ def from_ranks(ranks: Int64[np.ndarray, " n"], total_nll: float, cutoff: int) ->
     )
 
 
-def _mean_loss(trained: TrainedMap, examples: Examples, keys: Tensor, temperature: float) -> float:
+def mean_loss(
+    queries: Callable[[Tensor], Tensor], examples: Examples, keys: Tensor, temperature: float
+) -> float:
+    """The mean of `infonce` over all examples."""
     losses = [
-        infonce(trained.queries(rows), keys, targets, temperature).sum()
+        infonce(queries(rows), keys, targets, temperature).sum()
         for rows, targets in _parts(examples)
     ]
     return float(torch.stack(losses).sum()) / len(examples.targets)

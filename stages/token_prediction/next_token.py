@@ -3,8 +3,9 @@
 Source: Value Aggregation, appendix D, figures 5 and 6: a linear softmax on the last hidden state of a prefix,
 or on the mean of the prefix's values (`of: va`), accuracy and loss. Where it draws epochs, this measures
 every layer: a linear map is trained on train, stopped on dev and scored on test, with the rows of the
-backbone's own unembedding as keys. Two more predictors stand beside it: the backbone's own prediction from
-its final states, and the frequencies of tokens in train, which see no text at all.
+backbone's own unembedding as keys, or with trained ones (`softmax_keys: trained`), which the paper's words
+leave open. Two more predictors stand beside it: the backbone's own prediction from its final states, and the
+frequencies of tokens in train, which see no text at all.
 
 Reads stored features, and of the weights one matrix.
 """
@@ -39,6 +40,7 @@ from permafrost.stages.token_prediction.linear_map import (
     quality,
     train_map,
 )
+from permafrost.stages.token_prediction.linear_softmax import train_keys
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.ranks import load_ranked, save_ranked
 from permafrost.stages.token_prediction.stored_tokens import (
@@ -142,13 +144,17 @@ def probe_next_token(
     progress.start("next-token probe", len(arrays), "layers")
     try:
         for array in arrays:
-            queries, epoch = _unchanged, None
+            queries, scores, epoch = _unchanged, unembedding, None
             if isinstance(config, LinearNextToken):
                 train, dev = examples("train", array), examples("dev", array)
-                trained = train_map(config, train, dev, unembedding.rows)
+                if config.softmax_keys == "trained":
+                    trained = train_keys(config, train, dev, len(unembedding.rows))
+                    scores = trained.scores
+                else:
+                    trained = train_map(config, train, dev, unembedding.rows)
                 queries, epoch = trained.queries, trained.epoch
             test = examples("test", array)
-            scored = quality(test, queries, unembedding, config.temperature, config.cutoff)
+            scored = quality(test, queries, scores, config.temperature, config.cutoff)
             layer = ArrayName.parse(array).index
             rows.append(_row(layer, place(layer, features.sizes), scored, epoch, tokens))
             progress.advance(1, f"MRR {scored.mrr:.3f}")

@@ -4,6 +4,7 @@ import json
 from functools import cache
 from pathlib import Path
 from shutil import copy, copytree
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -31,15 +32,16 @@ TABLE1 = {
     *("PromptEOL", "MetaEOL", "PromptEOL + CP", "VA full", "VA half", "VA selected"),
 }
 PROMPTED = {f"{m} ({p})" for m in ("WVA", "AlignedWVA") for p in ("PromptEOL", "FutureEOL")}
+GROUPED = {f"WVA ({p}), mean of a group" for p in ("PromptEOL", "FutureEOL")}
 UNTUNED = {
     "table1": {*TABLE1, "Echo"},
-    "table2": {*PROMPTED, "WVA (LT)", "PromptEOL", "VA", "MetaEOL"},
+    "table2": {*PROMPTED, *GROUPED, "WVA (LT)", "PromptEOL", "VA", "MetaEOL"},
     "table2_mha": {"WVA (PromptEOL)", "AlignedWVA (PromptEOL)", "VA", "PromptEOL"},
     "table3": {f"{m} {s}" for m in ("VA", "HS") for s in ("full", "half", "selected")},
     "table6": {"own pooling", "VA half"},
     "figure3": {f"{m} {k}" for m in ("VA", "HS") for k in range(1, 7)},
     "paper/tables1to4_llama2": {*TABLE1, "Echo", *PROMPTED, "WVA (LT)"},
-    "paper/tables1to4_qwen3": {*TABLE1, *PROMPTED, "WVA (LT)"},
+    "paper/tables1to4_qwen3": {*TABLE1, *PROMPTED, *GROUPED, "WVA (LT)"},
     "paper/table6": {"own pooling", "VA half"},
     "paper/figure3_llama2": {f"VA {k}" for k in range(1, 33)},
     "paper/figure3_qwen3": {f"VA {k}" for k in range(1, 37)},
@@ -56,7 +58,8 @@ READ = {
     "last hidden state",
     *(f"values, {w}" for w in ("uniform", "weights of t", "weights of t + k")),
 }
-NEXT = {"hidden states", "VA of the prefix", "own prediction", "frequencies"}
+VECTORS = ("hidden states", "VA of the prefix")
+NEXT = {*VECTORS, *(f"{v}, own softmax" for v in VECTORS), "own prediction", "frequencies"}
 LENS = {*READ, *(f"{vector}, final norm" for vector in READ)}
 PROBED = {
     "figure2": {"segments": {"hidden states", "values", *SKIPPED}},
@@ -67,6 +70,15 @@ PROBED = {
     "paper/figure8": {"later tokens": LENS},
 }
 """Curves by file and probe."""
+LARGE = {
+    "table1": ("tables1to4_llama2",),
+    "table2": ("tables1to4_qwen3",),
+    "table2_mha": ("tables1to4_llama2",),
+    "table3": ("tables1to4_llama2", "tables1to4_qwen3"),
+    "figure3": ("figure3_llama2", "figure3_qwen3"),
+    **{name: (name,) for name in ("figure2", "figure4", "figure5_6", "figure8", "table6")},
+}
+"""The files under `paper/` that say what a small file says; those that its backbone stands for."""
 SETS = {"llama2": (range(16, 33), range(20, 28)), "qwen3": (range(18, 37), (26, 27, 29, 30, 31))}
 """Half and selected layers by backbone, counted from 1 (4.1, 5.1)."""
 FAMILIES = {"llama2": ("llama", 32), "qwen3": ("qwen3", 36)}
@@ -289,6 +301,93 @@ def test_targets_differ_as_in_the_paper_and_nothing_else(stand_ins: Path) -> Non
         assert va["train"]["targets"] == "without_keys"
         assert attention["train"] == va["train"] | {"targets": "attention_and_norms"}
         assert attention | {"train": va["train"]} == va
+
+
+def claimed(file: str) -> list[tuple[set[str], dict[str, Any]]]:
+    """What a file claims: names of rows and curves, and all but the depth, the tasks and where it stands."""
+    experiment = load_experiment(FOLDER / f"{file}.yaml")
+    found: list[tuple[set[str], dict[str, Any]]] = []
+    for claim in experiment.report.claims:
+        plain = claim.model_dump()
+        says = plain.pop("says")
+        del plain["tasks"]
+        # Positions are those of a backbone; the depth is what is said.
+        places = plain.pop("at", ())
+        sides = [plain[s] for s in ("higher", "lower") if isinstance(plain.get(s), dict)]
+        ends = [side["at"] for side in sides if (side["at"] or "final") not in ("1", "final")]
+        for side in sides:
+            side["at"] = "deepest" if side["at"] in ends else side["at"]
+        if plain["kind"] == "same_best":
+            plain = {"kind": "same_best", "of": "every block"}
+        plain |= {"is deep": bool(places), "says": says.partition(": ")[2]}
+        found.append(({*claim.methods, *(curve for _, curve in claim.curves)}, plain))
+    return found
+
+
+def rows_of(file: str) -> set[str]:
+    experiment = load_experiment(FOLDER / f"{file}.yaml")
+    return {*experiment.methods, *(c for p in experiment.probes.values() for c in p.methods)}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_a_small_file_claims_its_paper_size_claims_too(name: str) -> None:
+    """As far as it has the rows; so that a run of either is judged alike."""
+    mine = claimed(name)
+    assert mine
+    for large in (f"paper/{other}" for other in LARGE[name]):
+        theirs = claimed(large)
+        found = [claim for names, claim in mine if names <= rows_of(large)]
+        assert found
+        assert [c for c in found if c not in [claim for _, claim in theirs]] == [], large
+        if f"paper/{name}" == large:
+            rows = rows_of(name)
+            assert len(found) == len([names for names, _ in theirs if names <= rows])
+
+
+def test_every_file_claims_something() -> None:
+    names = {*ROWS, *UNTUNED, *PROBED}
+    assert {
+        name for name in names if not load_experiment(FOLDER / f"{name}.yaml").report.claims
+    } == set()
+    assert {f"paper/{other}" for others in LARGE.values() for other in others} | {*LARGE} == names
+
+
+def test_positions_of_claims_are_of_the_deep_half() -> None:
+    for name, n_layers in {"figure2": 6, "paper/figure2": 32}.items():
+        claims = load_experiment(FOLDER / f"{name}.yaml").report.claims
+        half = tuple(str(k) for k in range(n_layers // 2, n_layers + 1))
+        *deep, rise = [claim.model_dump() for claim in claims]
+        assert [claim["at"] for claim in deep] == [half] * 3
+        assert (rise["higher"]["at"], rise["lower"]["at"]) == (str(n_layers), "1")
+
+
+def test_claims_by_kind_name_the_papers_tasks_of_it() -> None:
+    """LISTS.md: Sprint's pairs stand with classification; the printed means of table 6 agree."""
+    experiment = load_experiment(FOLDER / "paper" / "figure4.yaml")
+    tasks = {c.says: c.tasks for c in experiment.report.claims if c.kind == "higher" and c.tasks}
+    counts = {"clustering": 3, "STS": 3, "classification": 3, "reranking": 2}
+    by_kind = {kind: {*t} for kind in counts for says, t in tasks.items() if says.endswith(kind)}
+    assert {kind: len(named) for kind, named in by_kind.items()} == counts
+    assert "SprintDuplicateQuestions" in by_kind["classification"]
+    retrieval = {*suite("va14")} - {task for named in by_kind.values() for task in named}
+    assert retrieval == {"SciFact", "NFCorpus", "ArguAna"}
+    means = {"clustering": 33.84, "STS": 84.78, "classification": 75.64, "reranking": 65.14}
+    total = 52.32 * 3 + sum(means[kind] * n for kind, n in counts.items())
+    assert total / 14 == pytest.approx(62.14, abs=0.01)
+
+
+def test_gaps_of_grouped_queries_are_those_of_qwen3() -> None:
+    """Table 2 prints AlignedWVA above WVA by +16.1 and +15.0 there, by +0.5 and +0.3 on Llama-2."""
+    printed = {"PromptEOL": (16.1, 0.5), "FutureEOL": (15.0, 0.3)}
+    for side, files in enumerate(
+        (("table2", "paper/tables1to4_qwen3"), ("paper/tables1to4_llama2",))
+    ):
+        for file in files:
+            claims = load_experiment(FOLDER / f"{file}.yaml").report.claims
+            gaps = {
+                c.higher: c.gap for c in claims if c.kind == "higher" and "AlignedWVA is" in c.says
+            }
+            assert gaps == {f"AlignedWVA ({p})": pair[side] for p, pair in printed.items()}
 
 
 def test_every_file_is_here_and_on_the_papers_page() -> None:

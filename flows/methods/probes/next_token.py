@@ -29,13 +29,15 @@ def _default_predictor(value: Any) -> Any:
 
 
 class NextTokenProbe(Probe):
-    """How well the next token is predicted: by a linear map of each layer, or by one of two baselines."""
+    """How well the next token is predicted: by a linear map or softmax of each layer, or by one of two
+    baselines."""
 
     task_kinds = ANY_TASK
     single_store = True
     caption = (
         "Prediction of the next token of test texts. By layer: a linear map of its vectors, trained on "
-        "train and stopped on dev, with the rows of the backbone's own unembedding as keys. The "
+        "train and stopped on dev, with the rows of the backbone's own unembedding as keys, or with "
+        "keys that are trained as well (`softmax_keys: trained`). The "
         "backbone's own prediction is one place, after the last block; frequencies of tokens in train "
         "see no text and are a level line."
     )

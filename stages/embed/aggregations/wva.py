@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from permafrost.stages.embed.aggregate import Vectors, attention_weighted
+from permafrost.stages.embed.aggregate import Vectors, attention_weighted, group_means
 from permafrost.stages.embed.aggregations.aggregation import Aggregation, Of, batch_size
 from permafrost.stages.embed.features import Features
 from permafrost.stages.extraction.capture import Index, What
@@ -13,10 +13,13 @@ from permafrost.storage.progress import Progress
 
 
 class WeightedValues(Aggregation):
-    """Values of all tokens of the input, weighted by the readout token's attention row, heads side by side
-    (Value Aggregation, section 6.1)."""
+    """Values of all tokens of the input, weighted by the readout token's attention row (Value Aggregation,
+    section 6.1)."""
 
     kind: Literal["wva"] = "wva"
+    heads: Literal["joined", "mean_of_group"] = "joined"
+    """All heads of attention side by side, or the mean of those that share a head of values: as wide as the
+    values, which is what table 2 prints for grouped queries under a prompt."""
 
     def what(self, of: Of) -> What:
         """Always values."""
@@ -27,12 +30,16 @@ class WeightedValues(Aggregation):
         return ("attention_rows", "values")
 
     def width(self, of: Of, sizes: BackboneSizes) -> int:
-        """The width of all heads side by side."""
-        return sizes.n_attn_heads * sizes.d_head
+        """The width of all heads side by side, or of the values."""
+        n_heads = sizes.n_attn_heads if self.heads == "joined" else sizes.n_kv_heads
+        return n_heads * sizes.d_head
 
     def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
         """The vectors of one layer, read batch by batch."""
-        return weighted_values(layer, features, progress)
+        joined = weighted_values(layer, features, progress)
+        if self.heads == "joined":
+            return joined
+        return group_means(joined, features.sizes.n_attn_heads, features.sizes.n_kv_heads)
 
 
 def weighted_values(layer: Index, features: Features, progress: Progress) -> Vectors:

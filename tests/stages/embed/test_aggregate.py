@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from permafrost.stages.embed.aggregate import attention_weighted, mean_rows
+from permafrost.stages.embed.aggregate import attention_weighted, group_means, mean_rows
 from permafrost.stages.embed.aggregations.aggregation import AGGREGATIONS, PooledRows
 from permafrost.storage.ragged import Ragged
 
@@ -72,6 +72,29 @@ def test_each_head_weighs_the_values_of_its_own_group(
             g = h // (n_heads // n_kv_heads)
             mine = sum(row[t, h] * value[t, g * d_head : (g + 1) * d_head] for t in range(len(row)))
             assert_close(found[i, h * d_head : (h + 1) * d_head], mine)
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv_heads", "d_head"), [(4, 4, 3), (4, 2, 3), (6, 1, 2)])
+def test_the_mean_of_a_group_is_over_the_heads_that_share_values(
+    n_heads: int, n_kv_heads: int, d_head: int
+) -> None:
+    """As wide as the values: by group, tokens weighted by the mean of its heads' weights."""
+    lengths = [1, 7, 3]
+    rows, values = ragged(lengths, n_heads, 0), ragged(lengths, n_kv_heads * d_head, 1)
+    found = group_means(attention_weighted(rows, values, n_kv_heads), n_heads, n_kv_heads)
+    assert found.shape == (3, n_kv_heads * d_head)
+    assert found.dtype == np.float32
+    n_shared = n_heads // n_kv_heads
+    for i, (row, value) in enumerate(zip(rows, values, strict=True)):
+        for g in range(n_kv_heads):
+            weights = [
+                sum(row[t, g * n_shared + r] for r in range(n_shared)) for t in range(len(row))
+            ]
+            mine = sum(
+                w / n_shared * v[g * d_head : (g + 1) * d_head]
+                for w, v in zip(weights, value, strict=True)
+            )
+            assert_close(found[i, g * d_head : (g + 1) * d_head], mine)
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))

@@ -31,6 +31,7 @@ TEXTS = ("snow melts", "the deep lake freezes", "a warm wind, never cold", "ice"
 
 OUTPUT_PROJECTIONS = {
     "bert": "encoder.layer.{}.attention.output.dense",
+    "mpnet": "encoder.layer.{}.attention.attn.o",
     "modernbert": "layers.{}.attn.Wo",
     "gpt2": "h.{}.attn.c_proj",
     "opt": "decoder.layers.{}.self_attn.out_proj",
@@ -42,6 +43,7 @@ OUTPUT_PROJECTIONS = {
 bias, and so has Llama."""
 VALUE_PROJECTIONS = {
     "bert": "encoder.layer.{}.attention.self.value",
+    "mpnet": "encoder.layer.{}.attention.attn.v",
     "llama": "layers.{}.self_attn.v_proj",
 }
 
@@ -53,7 +55,7 @@ class Reference:
         self.model_type = model_type
         self.model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.readout = 0 if "bert" in model_type else -1
+        self.readout = 0 if "bert" in model_type or model_type == "mpnet" else -1
 
     def seen(self, names: dict[str, str]) -> dict[str, list[list[tuple[np.ndarray, np.ndarray]]]]:
         """name -> block -> text -> input and output `[n_tokens, width]` of the module of that name."""
@@ -164,6 +166,26 @@ def test_widths_with_grouped_heads(features: Callable[..., StoredFeatures]) -> N
     assert grouped.sizes.n_kv_heads < grouped.sizes.n_attn_heads
     widths = {m: _embed(grouped, method=m).shape[1] for m in ("hs", "va", "wva", "aligned_wva")}
     assert widths == {"hs": 32, "va": 2 * 12, "wva": 4 * 12, "aligned_wva": 32}
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "gpt2"])
+def test_the_mean_of_a_group_is_as_wide_as_the_values(
+    model: Callable[[str], Path], features: Callable[..., StoredFeatures], model_type: str
+) -> None:
+    """What the output projection reads, averaged over heads that share values; without a group, as it is."""
+    stored = features(model_type)
+    sizes = stored.sizes
+    read = Reference(model_type, model(model_type)).at_readout(0).mean(0)
+    grouped = read.reshape(
+        len(TEXTS), sizes.n_kv_heads, sizes.n_attn_heads // sizes.n_kv_heads, sizes.d_head
+    )
+    method = {"kind": "wva", "heads": "mean_of_group"}
+    found = _embed(stored, method=method)
+    width = EmbedConfig.model_validate({"method": method}).method.width("hidden", sizes)
+    assert found.shape == (len(TEXTS), width) == (len(TEXTS), sizes.n_kv_heads * sizes.d_head)
+    assert_close(found, grouped.mean(2).reshape(len(TEXTS), -1))
+    if sizes.n_kv_heads == sizes.n_attn_heads:
+        np.testing.assert_array_equal(found, _embed(stored, method="wva"))
 
 
 def test_one_token_makes_wva_equal_to_va(model: Callable[[str], Path], tmp_path: Path) -> None:

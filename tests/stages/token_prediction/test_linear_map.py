@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from permafrost.stages.extraction.unembedding import Unembedding
 from permafrost.stages.token_prediction.config import MapConfig
 from permafrost.stages.token_prediction.linear_map import Examples, infonce, quality, train_map
+from permafrost.stages.token_prediction.linear_softmax import train_keys
 from permafrost.storage.errors import InputError
 
 
@@ -51,6 +52,40 @@ def test_with_unit_keys_it_is_a_logistic_regression() -> None:
     best = -np.log(shares[np.arange(600), train.targets.numpy()]).mean()
     assert best - 1e-5 <= ours <= best + 0.01
     assert best < np.log(4) - 0.1, "there is something to learn"
+
+
+def test_trained_keys_are_a_logistic_regression() -> None:
+    """All parameters of a linear softmax, bias included: the minimum of the same loss, less than a hundredth
+    above, and that loss by its formula."""
+    train = examples(600, 5, 4, seed=0)
+    config = MapConfig(lr=0.03, batch_size=600, max_epochs=400, patience=400)
+    trained = train_keys(config, train, train, n_vocabulary=4)
+    rows, targets = train.rows.double().numpy(), train.targets.numpy()
+    standard = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    keys = trained.keys.double().numpy()
+    scores = np.exp(standard @ keys[:, :5].T + keys[:, 5])
+    ours = -np.log(scores[np.arange(600), targets] / scores.sum(axis=1)).mean()
+    found = quality(train, trained.queries, trained.scores, 1.0, 100)
+    assert found.nll == pytest.approx(ours, rel=1e-5)
+    model = LogisticRegression(C=np.inf, max_iter=5000).fit(standard, targets)
+    best = -np.log(model.predict_proba(standard)[np.arange(600), targets]).mean()
+    assert best - 1e-5 <= ours <= best + 0.01
+    assert best < np.log(4) - 0.1, "there is something to learn"
+
+
+def test_trained_keys_need_no_geometry_of_the_unembeddings() -> None:
+    """Keys of one column put tokens in a row, and a map cannot tell those inside; trained keys can."""
+    train, dev = examples(600, 4, 6, seed=3), examples(300, 4, 6, seed=4)
+    config = MapConfig(lr=0.03, max_epochs=30, patience=30)
+    keys = torch.arange(6.0)[:, None]
+    mapped = train_map(config, train, dev, keys)
+    by_map = quality(dev, mapped.queries, Unembedding(keys, None), 1.0, 100)
+    trained = train_keys(config, train, dev, n_vocabulary=6)
+    by_keys = quality(dev, trained.queries, trained.scores, 1.0, 100)
+    assert by_keys.nll < by_map.nll - 0.1
+    again = train_keys(config, train, dev, n_vocabulary=6)
+    assert torch.equal(again.keys, trained.keys)
+    assert again.epoch == trained.epoch
 
 
 def test_the_epoch_kept_has_the_lowest_loss_on_dev() -> None:

@@ -184,6 +184,20 @@ def test_a_successor_is_read_off_the_token_itself(
         assert rows[first]["nll"] < known["nll"] - 1
 
 
+def test_a_softmax_of_its_own_reads_the_successor_too(decoder: Decoders, tmp_path: Path) -> None:
+    splits: dict[str, Sequence[str]] = {**SPLITS, "test": cycles(10, 2)}
+    found = extracted(decoder("llama"), tmp_path, splits)
+    asked = {"layers": "0", "lr": 0.03, "max_epochs": 40, "patience": 40}
+    own, mapped = (
+        rows_of(found.probe(LinearNextToken.model_validate({**asked, "softmax_keys": keys})))["0"]
+        for keys in ("trained", "unembedding")
+    )
+    n_texts = len(set(splits["test"]) - set(splits["train"]) - set(splits["dev"]))
+    assert own["accuracy"] >= 1 - n_texts / own["n"]
+    assert own["n"] == mapped["n"]
+    assert own["nll"] != mapped["nll"]
+
+
 def test_a_test_text_that_is_in_train_is_not_asked(decoder: Decoders, tmp_path: Path) -> None:
     splits = {
         "train": ["abcdefgh", "bcdefgha"],
