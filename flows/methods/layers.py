@@ -18,6 +18,7 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.capture import (
     ArrayName,
     Index,
@@ -32,6 +33,7 @@ from permafrost.stages.freeze.config import (
 from permafrost.stages.freeze.layers_head import PairHeadConfig, heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.freeze.pair_candidates import pair_candidates
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
@@ -80,6 +82,11 @@ class LayersMethod(EvaluatedMethod):
     """What is done with the latents first: nothing; `centred`, minus the mean of a latent's own numbers, as
     in the notebooks for GPT-2; `vector`, also over their standard deviation; `feature`, every number
     standardised over the train texts. Encoders are pretrained with the same."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` makes this a control: it must sit at chance."""
+    test_by_epoch: Literal["none", "kept"] = "none"
+    """`kept`: the report shows, beside the score at the epoch that dev chose, the highest test score of any
+    evaluated epoch, as papers report it that choose on test. It chooses nothing. Not with a grid."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted field to candidate values, as `head.encoders.late` or `lr`; the best on dev is kept. Every
     combination is a fit of its own."""
@@ -92,6 +99,15 @@ class LayersMethod(EvaluatedMethod):
             self.candidates(0)
         except InputError as error:
             raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _test_is_kept_of_one_fit(self) -> "LayersMethod":
+        if self.test_by_epoch == "kept" and self.grid:
+            raise ValueError(
+                f"test_by_epoch is 'kept', but grid tries {', '.join(sorted(self.grid))}; give the settings "
+                "that it chose to a method of its own"
+            )
         return self
 
     @model_validator(mode="after")
@@ -143,6 +159,10 @@ class LayersMethod(EvaluatedMethod):
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
         """Its latents."""
         return {self.latents.recipe: self.latents.arrays(sizes)}
+
+    def role_on(self, task: CorpusConfig | None) -> Role:
+        """A control if it is trained on shuffled labels."""
+        return "control" if self.labels == "shuffled" else "method"
 
     def loss_on(self, kind: TaskKind) -> str:
         """As given."""

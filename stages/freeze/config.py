@@ -78,6 +78,8 @@ class ClassifierConfig(_Config):
 class PairFitConfig(_Config):
     """How a pair head is trained on graded pairs."""
 
+    later_fields: ClassVar[frozenset[str]] = frozenset({"scale", "labels", "test_by_epoch"})
+
     head: PairHeadConfig
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
@@ -88,10 +90,15 @@ class PairFitConfig(_Config):
     max_epochs: int = Field(default=150, ge=1, le=MAX_STEPS)
     loss: PairLossConfig = Field(default="log_variance", validate_default=True)
     seed: int = Field(ge=0, le=MAX_SEED)
-    """Seeds the initial weights, dropout and the order of the batches."""
+    """Seeds the initial weights, dropout, the order of the batches, and the permutations of
+    `labels="shuffled"`."""
     metric: Literal["pearson", "spearman"] = "pearson"
     """Which correlation on dev chooses the epoch."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Epochs between evaluations on dev; the last epoch is always evaluated."""
     scale: Scale = "none"
     """What is done with the latents first; `feature` takes its numbers from the train pairs."""
+    labels: Literal["true", "shuffled"] = "true"
+    """`shuffled` is a control: the labels of train and of dev are permuted, test is untouched."""
+    test_by_epoch: Literal["none", "kept"] = "none"
+    """`kept`: the metric on test after every evaluated epoch, beside the fit; it is used for nothing."""

@@ -38,13 +38,16 @@ def fit_corpus(
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
 ) -> PairFitResult:
-    """Train a pair head on train, with its epoch chosen on dev; test is not read.
+    """Train a pair head on train, with its epoch chosen on dev; test is read only if its scores by epoch are
+    to be kept, which choose nothing.
 
     Raises:
         InputError: no graded pairs; see also `fit_pairs`.
     """
     train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
-    return fit_pairs(config, latents, train, dev, autoencoders, progress, device, checkpoint)
+    kept = config.test_by_epoch == "kept"
+    test = graded_pairs(corpus, "test", label_range) if kept else None
+    return fit_pairs(config, latents, train, dev, autoencoders, progress, device, checkpoint, test)
 
 
 def score_corpus(

@@ -1,7 +1,8 @@
 """Train a pair head on graded pairs and keep its best epoch on dev.
 
 Source: FREEZE!, 4.1 and 4.2. We differ in model selection: the notebooks keep the best epoch on test; here
-dev selects and test is never read.
+dev selects. Test is read only where its scores by epoch are asked for, to show what the notebooks' choice
+would have given, and chooses nothing.
 
 A fit depends on its config, its latents and its pairs alone.
 Axes: n texts, l layers, d d_model, p pairs.
@@ -34,6 +35,7 @@ from permafrost.storage.progress import Progress
 
 _PAIRS_AT_A_TIME = 256
 _CORRELATIONS = {"pearson": pearson, "spearman": spearman}
+_ON_TEST = "on test"
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -46,18 +48,21 @@ def fit_pairs(
     progress: Progress,
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
+    test: GradedPairs | None = None,
 ) -> PairFitResult:
     """Train, evaluate on dev every few epochs, and keep the best evaluated epoch, the earliest of equal ones.
 
     Args:
         config: the head and its training.
         latents: one row per text and layer, from `read_latents`; they get no gradient.
-        train: pairs to train on.
+        train: pairs to train on; the control permutes their labels, and those of dev.
         dev: pairs to choose the epoch on.
         autoencoders: initial weights of the head's encoders; None for random ones.
         progress: receives every step.
         device: where to compute; not part of the config because it may not change the result beyond
             rounding and the masks of dropout.
+        test: pairs whose correlation is kept after every evaluated epoch; it has no part in the fit. Without
+            them nothing of test is kept.
         checkpoint: if a killed fit left it, that fit is resumed, with the result it would have had; one per
             fit, version of the code and kind of device.
 
@@ -69,8 +74,14 @@ def fit_pairs(
     """
     train.require("train", len(latents))
     dev.require("dev", len(latents))
+    if config.labels == "shuffled":
+        # Separate random streams, so that neither permutation is the one that orders the batches.
+        train, dev = (
+            pairs.shuffled(np.random.default_rng([config.seed, 1 << 32, stream]))
+            for stream, pairs in enumerate((train, dev))
+        )
     n_layers, d_model = latents.shape[1:]
-    trainee = PairTrainee(config, latents, train, dev, autoencoders, torch.device(device))
+    trainee = PairTrainee(config, latents, train, dev, autoencoders, torch.device(device), test)
     trainer = Trainer(trainee, trainee.plan)
     progress.start(f"fit {config.head.kind}", trainer.plan.n_epochs * trainer.plan.n_steps, "steps")
     try:
@@ -88,8 +99,15 @@ def fit_pairs(
     ]
     best = history[trainer.best[0].epoch - 1]
     return PairFitResult(
-        config, n_layers, d_model, best, tuple(history), trainer.kept, tuple(trainer.log)
+        *(config, n_layers, d_model, best, tuple(history), trainer.kept, tuple(trainer.log)),
+        test_by_epoch=tuple(zip(_evaluated(config), trainee.on_test, strict=True)) if test else (),
     )
+
+
+def _evaluated(config: PairFitConfig) -> list[int]:
+    """Epochs after which dev is evaluated, counted from 1."""
+    last, every = config.max_epochs, config.evaluate_every
+    return [epoch for epoch in range(1, last + 1) if epoch % every == 0 or epoch == last]
 
 
 class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
@@ -103,8 +121,12 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
         dev: GradedPairs,
         autoencoders: PretrainedEncoders | None,
         device: torch.device,
+        test: GradedPairs | None = None,
     ) -> None:
         self.config, self.latents, self.train, self._dev = config, latents, train, dev
+        self._test = test
+        self.on_test: list[float] = []
+        """The correlation on test after every evaluated epoch, of which nothing comes."""
         self.device = device
         self.model = _start(config, latents, train, autoencoders, device)
         self.optimizer = _OPTIMIZERS[config.optimizer](
@@ -136,19 +158,23 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
 
     def dev(self) -> tuple[float] | None:
         """The correlation of similarities with labels; None if all similarities are equal."""
+        correlate = _CORRELATIONS[self.config.metric]
+        if self._test is not None:
+            answers = predict(self.model, self.latents, self._test.pairs)
+            self.on_test.append(correlate(answers.astype(np.float64), self._test.labels))
         predicted = predict(self.model, self.latents, self._dev.pairs)
         if np.ptp(predicted) == 0:
             return None
-        correlate = _CORRELATIONS[self.config.metric]
         return (correlate(predicted.astype(np.float64), self._dev.labels),)
 
     def state(self) -> dict[str, Any]:
-        """Where dropout's generators are."""
-        return dropout_states(self.model)
+        """Where dropout's generators are, and what test gave so far."""
+        return {**dropout_states(self.model), _ON_TEST: list(self.on_test)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Dropout goes on as it would have."""
         load_dropout_states(self.model, state, self.device)
+        self.on_test = list(state.get(_ON_TEST, ()))
 
     def broken(self, what: str, part: int, value: float) -> PermafrostError:
         """An error that names the head and its learning rate."""

@@ -21,6 +21,10 @@ class GradedPairs:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    def shuffled(self, draw: np.random.Generator) -> "GradedPairs":
+        """The same pairs with the labels of others: the control."""
+        return GradedPairs(self.pairs, draw.permutation(self.labels))
+
     def require(self, split: str, n_texts: int) -> None:
         """Check the pairs of a split against the number of texts.
 

@@ -22,6 +22,7 @@ from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
+from permafrost.stages.metrics.tested_epochs import TEST_BY_EPOCH, TESTED_EPOCHS
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
 FORMAT = 1
@@ -62,6 +63,8 @@ class PairFitResult:
     """Every step; not read back."""
     candidate: int | None = None
     """Which one of a grid it is, from 0; None for a fit of its own."""
+    test_by_epoch: tuple[tuple[int, float], ...] = ()
+    """Evaluated epochs and the metric on test after each, if it was to be kept; not read back."""
 
     def head(self) -> PairHead:
         """The trained head on the CPU, dropout off, without gradients."""
@@ -76,7 +79,8 @@ class PairFitResult:
         return head
 
     def save(self, folder: Path) -> None:
-        """Write pair_head.safetensors, pair_head.json, history.parquet and log.csv."""
+        """Write pair_head.safetensors, pair_head.json, history.parquet and log.csv; test_by_epoch.parquet if
+        the test scores by epoch were kept."""
         save_file(dict(self.state), folder / "pair_head.safetensors")
         record = {
             "format": FORMAT,
@@ -91,6 +95,10 @@ class PairFitResult:
         columns = {name: [getattr(e, name) for e in self.history] for name in EPOCHS.names}
         table = pa.table(columns, schema=EPOCHS)
         pq.write_table(table, folder / HISTORY)
+        if self.test_by_epoch:
+            epochs, scores = zip(*self.test_by_epoch, strict=True)
+            by_epoch = pa.table([epochs, scores], schema=TESTED_EPOCHS)
+            pq.write_table(by_epoch, folder / TEST_BY_EPOCH)
         dev = {e.epoch: e.dev_metric for e in self.history if e.dev_metric is not None}
         lines = step_csv(self.log, "loss", "dev_metric", dev)
         (folder / "log.csv").write_text(lines, encoding="utf-8")

@@ -1,5 +1,7 @@
 """The experiment files of FREEZE!'s figures and claims: they parse, plan, and have its rows."""
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from permafrost.flows.checks import check
 from permafrost.flows.experiment import load_experiment
 from permafrost.flows.methods.layers import LayersMethod
 from permafrost.flows.plan import make_plan
+from permafrost.stages.extraction.capture import ArrayName
+from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.stages.report.claim_kinds import AnyClaim, Claim, CurveClaim, SameBest, Within
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.freeze.layer_reference import generator
 from tests.stages.mteb_evaluation.small_tasks import write_rows
@@ -17,6 +22,7 @@ from tests.stages.mteb_evaluation.small_tasks import write_rows
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "papers" / "freeze"
 RUNGS = ("cosine MLP", "siamese", "narrow", "widened late")
+CONSTANT = "constant answer"
 OWN = {"cosine MLP, as in the notebooks", "siamese, as in the notebooks"}
 LADDER = {
     *OWN,
@@ -24,55 +30,98 @@ LADDER = {
     "widened late, log-variance, sigmoid",
     "best block (no training)",
 }
-CONTROLS = {"early widened", "wide everywhere", "wider still", "deeper late"}
+WIDTHS = {"early widened", "wide everywhere", "wider still", "deeper late"}
+LADDER_CONTROLS = {
+    *(f"{rung}, shuffled labels" for rung in ("cosine MLP", "siamese", "widened late")),
+    CONSTANT,
+}
+"""Of ladder.yaml and the files at the paper's size."""
+IN_LADDER = {"as in the ladder, shuffled labels", CONSTANT}
 ROWS = {
     "figure1": {"best block on dev"},
-    "ladder": {*LADDER, "mean of the last block (no training)"},
+    "ladder": {*LADDER, *LADDER_CONTROLS, "mean of the last block (no training)"},
     "widths": {
-        *("siamese", "siamese, equal parameters", "narrow", "widened late", *CONTROLS),
+        *("siamese", "siamese, equal parameters", "narrow", "widened late", *WIDTHS),
         *("narrow, from scratch", "widened late, from scratch"),
+        *("widened late, shuffled labels", CONSTANT),
     },
     "layers": {
         *(f"block {k} alone" for k in range(1, 7)),
         *(f"without block {k}" for k in range(1, 7)),
         *("all blocks", "last block", "deep half", "cosine MLP on plain cosines"),
-        "MLP on the scores of single blocks",
+        *("MLP on the scores of single blocks", CONSTANT),
+        *(f"{row}, shuffled labels" for row in ("all blocks", "block 6 alone")),
     },
     "unified": {
         *("sum of maps up", "sum of maps up, MSE", "weights of blocks", "attention over blocks"),
-        *("mean over blocks", "side by side", "all blocks, pairs"),
+        *("mean over blocks", "side by side", "all blocks, pairs", CONSTANT),
+        *(f"{row}, shuffled labels" for row in ("sum of maps up", "all blocks, pairs")),
     },
     "variants": {
         *("as in the ladder", "from scratch", "pretrained for 5 epochs"),
         *("pretrained for 160 epochs", "mean of tokens", "standardised by feature"),
-        *("standardised by vector", "centred"),
+        *("standardised by vector", "centred", *IN_LADDER),
     },
     "sums": {
         *("decoders from the sum", "decoders from the sum, MSE", "sum of maps up"),
         *("sum of maps up, MSE", "as in the ladder", "mean of tokens", "sum of tokens"),
+        *IN_LADDER,
     },
     "snli": {
         *("as in the ladder", "from scratch", "pretrained on SNLI", "from scratch, SNLI's shape"),
+        *IN_LADDER,
     },
     "paper/gpt2": {
         *LADDER,
-        *CONTROLS,
+        *WIDTHS,
+        *LADDER_CONTROLS,
         *("widened late, from scratch", "narrow, last block", "narrow, deep half"),
-        *(f"narrow, without block {k}" for k in (1, 12, 24)),
-        *(f"block {k} alone" for k in (1, 6, 12, 18, 23, 24)),
-        *(f"unified, {how}" for how in ("sum of maps up", "weights of blocks")),
-        *("unified, attention over blocks", "standardised by feature", "standardised by vector"),
-        *(
-            "mean of tokens",
-            "sum of tokens",
-            "pretrained on SNLI",
-            "unified, decoders from the sum",
-        ),
-        "MLP on the scores of single blocks",
+        *(f"narrow, without block {k}" for k in range(1, 25)),
+        *(f"block {k} alone" for k in range(1, 25)),
+        *("MLP on the scores of single blocks", "block 24 alone, shuffled labels"),
+        *(f"unified, {how}" for how in ("sum of maps up", "weights of blocks", "pairs")),
+        *("unified, attention over blocks", "unified, decoders from the sum"),
+        *(f"unified, {how}, shuffled labels" for how in ("sum of maps up", "pairs")),
+        *("standardised by feature", "standardised by vector", "narrow, shuffled labels"),
+        *("mean of tokens", "sum of tokens", "pretrained on SNLI", "pretrained for 50 epochs"),
     },
-    "paper/qwen2": {*RUNGS, "widened late, log-variance"},
+    "paper/qwen2": {*RUNGS, *LADDER_CONTROLS, "widened late, log-variance"},
 }
 """Rows by file; docs/papers/freeze.md says which of the paper's are missing."""
+NAMED_OTHERWISE = {
+    "all blocks": "narrow",
+    "all blocks, pairs": "unified, pairs",
+    "as in the ladder": "widened late",
+    "from scratch": "widened late, from scratch",
+    **{row: f"narrow, {row}" for row in ("last block", "deep half", "without block 0")},
+    **{
+        row: f"unified, {row}"
+        for row in (
+            *("sum of maps up", "weights of blocks", "attention over blocks"),
+            "decoders from the sum",
+        )
+    },
+}
+"""Rows of small files that paper/gpt2.yaml calls otherwise; `0` is any number."""
+ONLY_SMALL = {
+    "not in the paper: a siamese head of as many parameters is not as good",
+    "not in the paper: SNLI is above the same encoders from scratch",
+    "4.3: nor is still better one",
+}
+"""What is said of rows that paper/gpt2.yaml does not have."""
+SIZES = BackboneSizes(
+    model_type="gpt2",
+    n_layers=24,
+    d_model=1024,
+    d_value=1024,
+    n_attn_heads=16,
+    n_kv_heads=16,
+    d_head=64,
+    has_final_norm=True,
+    is_decoder=True,
+    max_positions=1024,
+)
+"""Of GPT-2-medium."""
 MODELS = {"paper/gpt2": "gpt2", "paper/qwen2": "qwen2"}
 
 
@@ -135,9 +184,38 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert not (tmp_path / "home").exists()
 
 
+def test_every_file_that_trains_on_labels_has_a_control(stand_ins: Path) -> None:
+    for name in ROWS:
+        methods = built(name, stand_ins).experiment.methods
+        trained = [m for m in methods.values() if m.is_random]
+        if not trained:
+            assert name == "figure1"
+            continue
+        roles = {row: method.role_on(None) for row, method in methods.items()}
+        controls = {row for row, role in roles.items() if role == "control"}
+        assert controls == {row for row in ROWS[name] if row.endswith(", shuffled labels")} != set()
+        assert roles[CONSTANT] == "baseline"
+        for row in controls:
+            control, method = methods[row], methods[row.removesuffix(", shuffled labels")]
+            assert isinstance(control, LayersMethod)
+            assert control.model_copy(update={"labels": "true"}) == method
+
+
+def test_a_row_that_files_share_is_one_fit(stand_ins: Path) -> None:
+    def fit(name: str, row: str) -> str:
+        return built(name, stand_ins).fits[row, "STS-B", 0].id
+
+    for end in ("", ", shuffled labels"):
+        one = fit("ladder", f"widened late{end}")
+        assert fit("widths", f"widened late{end}") == one
+        for name in ("variants", "sums", "snli"):
+            assert fit(name, f"as in the ladder{end}") == one, name
+    assert fit("layers", "cosine MLP on plain cosines") == fit("ladder", "cosine MLP")
+
+
 def test_early_widened_and_late_widened_have_equally_many_parameters(stand_ins: Path) -> None:
     methods = built("widths", stand_ins).experiment.methods
-    sizes = {name: head_size(method) for name, method in methods.items()}
+    sizes = {n: head_size(method) for n, method in methods.items() if n != CONSTANT}
     assert sizes["narrow"] < sizes["widened late"] == sizes["early widened"] == 414_497
     assert sizes["siamese"] == 398_337
     assert sizes["siamese, equal parameters"] == 412_359
@@ -147,6 +225,58 @@ def head_size(method: object) -> int:
     """Parameters of a head on the blocks of mixed6m-gqa."""
     assert isinstance(method, LayersMethod)
     return method.head.build(6, 256, generator()).n_parameters
+
+
+def said(claim: AnyClaim) -> tuple[object, ...]:
+    """A claim without what differs with the number of blocks and epochs."""
+
+    def called(names: Iterable[str]) -> frozenset[str]:
+        plain = (re.sub(r"\d+", "0", name) for name in names)
+        return frozenset(NAMED_OTHERWISE.get(name, name) for name in plain)
+
+    match claim:
+        case Claim():
+            sides = called([claim.higher]), called(claim.lower), claim.gap
+        case Within():
+            sides = called([claim.method]), called(claim.of), claim.points
+        case SameBest():
+            sides = called(claim.by), called(claim.of), claim.gap
+        case CurveClaim():
+            sides = tuple((p.method, p.measure, p.at is None) for p in claim.parts)
+    return claim.kind, claim.says, sides
+
+
+def test_what_a_small_file_claims_its_paper_size_claims_too() -> None:
+    """So that a run of either is judged alike; paper/gpt2.yaml is beside all small files."""
+    large = load_experiment(FOLDER / "paper" / "gpt2.yaml")
+    there = {said(claim) for claim in large.report.claims}
+    found: set[tuple[object, ...]] = set()
+    for path in FOLDER.glob("*.yaml"):
+        claims = load_experiment(path).report.claims
+        assert claims, path.stem
+        here = {said(claim) for claim in claims}
+        assert {said_here[1] for said_here in here - there} <= ONLY_SMALL, path.stem
+        found |= here
+    assert there <= found
+    assert len(there) == len(large.report.claims) >= 28
+
+
+def test_of_24_blocks_every_one_is_alone_and_left_out_once() -> None:
+    experiment = load_experiment(FOLDER / "paper" / "gpt2.yaml")
+    every = set(range(1, 25))
+    for k in every:
+        for row, read in ((f"block {k} alone", {k}), (f"narrow, without block {k}", every - {k})):
+            method = experiment.methods[row]
+            assert isinstance(method, LayersMethod)
+            arrays = method.latents.arrays(SIZES)
+            assert {int(ArrayName.parse(array).index) for array in arrays} == read
+    single = [f"block {k} alone" for k in sorted(every)]
+    assert experiment.methods["MLP on the scores of single blocks"].read_methods == tuple(single)
+    claims = {claim.says: claim for claim in experiment.report.claims}
+    best = claims["notebooks: trained alone, the last block is the best"]
+    assert best.methods == (single[-1], *single[:-1])
+    dropped = claims["5.2: dropping any layer hurts"]
+    assert dropped.methods == ("narrow", *(f"narrow, without block {k}" for k in sorted(every)))
 
 
 def test_every_file_is_here_and_on_the_papers_page() -> None:

@@ -81,7 +81,13 @@ def experiment(files: dict[str, str]) -> dict[str, Any]:
         "methods": {
             "cosine MLP": {"kind": "layers", "head": {"kind": "cosine_mlp"}, **training},
             "from scratch": {"kind": "layers", "head": wide, **training},
-            "pretrained": {"kind": "layers", "head": wide, "encoders": "encoders", **training},
+            "pretrained": {
+                "kind": "layers",
+                "head": wide,
+                "encoders": "encoders",
+                "test_by_epoch": "kept",
+                **training,
+            },
         },
         "seeds": [0, 1],
         "report": {
@@ -302,6 +308,68 @@ def test_a_change_of_one_head_leaves_the_pretraining_alone(
     assert changed.computed == {"fit": 2, "score": 2, "report": 1}
 
 
+def test_the_report_shows_what_test_would_have_chosen_and_does_not_choose_by_it(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, result = first_run
+    dag = look(path, home)
+    honest: list[float] = []
+    best: list[float] = []
+    for seed in (0, 1):
+        cell = ("pretrained", "pairs", seed)
+        folder = dag.artifacts.open(dag.nodes.fits[cell].spec.ref)
+        by_epoch = pq.read_table(folder / "test_by_epoch.parquet").to_pydict()
+        assert by_epoch["epoch"] == [2, 4]
+        metrics = read_json(dag.artifacts.open(dag.nodes.scores[cell].spec.ref) / "metrics.json")
+        kept = load_pair_fit(folder)
+        evaluated = {e.epoch: e.dev_metric for e in kept.history if e.dev_metric is not None}
+        assert kept.best.epoch == max(evaluated, key=lambda e: evaluated[e]), "dev chose"
+        of = dict(zip(by_epoch["epoch"], by_epoch["test"], strict=True))
+        assert of[kept.best.epoch] == pytest.approx(metrics["test"], abs=1e-9)
+        honest.append(metrics["test"])
+        best.append(max(by_epoch["test"]))
+    other = dag.artifacts.open(dag.nodes.fits["from scratch", "pairs", 0].spec.ref)
+    assert not (other / "test_by_epoch.parquet").exists()
+    text = result.report.with_name("tables.md").read_text(encoding="utf-8")
+    assert (
+        "## Not a result: the highest test score of any evaluated epoch, which chose nothing"
+        in text
+    )
+    numbers = [f"{100 * np.mean(v):.1f}".replace("-", "−") for v in (honest, best)]
+    row = next(
+        row for row in Page(result.report).rows if row[:4] == ["pairs", "pretrained", *numbers]
+    )
+    assert len(row) == 6
+    results = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    assert [r["test"] for r in results if r["method"] == "pretrained"] == honest
+    assert [(r["pearson"], r["spearman"]) for r in results] == [
+        pytest.approx((m["test_pearson"], m["test_spearman"]), abs=1e-9)
+        for r in results
+        for m in [read_json(home / "artifacts" / r["key"] / "metrics.json")]
+    ]
+
+
+def test_a_head_on_shuffled_labels_is_a_control(
+    first_run: tuple[Path, Path, PipelineResult],
+) -> None:
+    path, home, _ = first_run
+    control = ["methods.cosine MLP.labels=shuffled"]
+    result = run_serially(path, home, control)
+    assert result.computed == {"fit": 2, "score": 2, "report": 1}
+    rows = pq.read_table(result.report.with_name("results.parquet")).to_pylist()
+    roles = {(row["method"], row["role"]) for row in rows}
+    assert roles == {
+        ("cosine MLP", "control"),
+        ("from scratch", "method"),
+        ("pretrained", "method"),
+    }
+    assert ["cosine MLP control"] in [row[:1] for row in Page(result.report).rows]
+    dag = look(path, home)
+    for seed in (0, 1):
+        config = dag.nodes.fits["cosine MLP", "pairs", seed].config
+        assert "labels" not in config, "the key of a fit without a control is as it was"
+
+
 def test_a_task_of_which_every_text_is_trained_on_cannot_be_measured(
     files: dict[str, str], tmp_path: Path
 ) -> None:
@@ -338,6 +406,10 @@ def test_a_task_of_which_every_text_is_trained_on_cannot_be_measured(
             "report.residuals.0 names the method 'other'; there are cosine MLP",
         ),
         ({"methods.pretrained.latents": "{layers: '9'}"}, "hidden=9"),
+        (
+            {"methods.pretrained.grid": "{lr: [0.1, 0.2]}"},
+            "test_by_epoch is 'kept', but grid tries lr",
+        ),
         (
             {"recipes.two": "meta_eol", "methods.pretrained.latents": "{recipe: two}"},
             "ensemble of 8 prompts",

@@ -149,6 +149,64 @@ def test_a_head_that_tells_no_pairs_apart_is_an_error():
         _fit(_config("unified"), dev=same)
 
 
+# The control
+
+
+def test_shuffled_labels_are_those_of_other_pairs_in_train_and_dev():
+    config = _config("siamese", labels="shuffled", max_epochs=2)
+    train, dev = (
+        GradedPairs(
+            part.pairs,
+            part.labels[np.random.default_rng([3, 2**32, stream]).permutation(len(part))],
+        )
+        for stream, part in enumerate((TRAIN, DEV))
+    )
+    assert not np.array_equal(train.labels, TRAIN.labels)
+    assert not np.array_equal(dev.labels, DEV.labels)
+    _same(_fit(config), _fit(_config("siamese", max_epochs=2), train=train, dev=dev))
+
+
+def test_nothing_of_unseen_pairs_is_learnt_from_shuffled_labels():
+    learnt, control = (
+        [
+            np.corrcoef(predict(result.head(), LATENTS, TEST.pairs), TEST.labels)[0, 1]
+            for seed in range(3)
+            for result in [_fit(_config("siamese", seed=seed, labels=labels, max_epochs=20))]
+        ]
+        for labels in ("true", "shuffled")
+    )
+    assert np.mean(learnt) > 0.6
+    # Five standard errors of the mean of three correlations of 150 pairs.
+    assert abs(np.mean(control)) < 5 / np.sqrt(3 * 150)
+
+
+def test_true_labels_are_written_as_before_there_was_a_control():
+    assert "labels" not in _config().model_dump(mode="json")
+    assert _config(labels="shuffled").model_dump(mode="json")["labels"] == "shuffled"
+
+
+# Test by epoch
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_test_scores_are_kept_after_every_evaluated_epoch_and_change_nothing(metric, tmp_path):
+    settings = {"metric": metric, "max_epochs": 7, "evaluate_every": 3, "lr": 3e-2}
+    plain = _fit(_config(**settings))
+    kept = fit_pairs(
+        *(_config(**settings, test_by_epoch="kept"), LATENTS, TRAIN, DEV, None, SilentProgress()),
+        test=TEST,
+    )
+    _same(plain, kept)
+    assert plain.test_by_epoch == ()
+    kept.save(tmp_path)
+    table = pq.read_table(tmp_path / "test_by_epoch.parquet").to_pydict()
+    assert table["epoch"] == [3, 6, 7]
+    found = predict(kept.head(), LATENTS, TEST.pairs).astype(np.float64)
+    reference = stats.pearsonr if metric == "pearson" else stats.spearmanr
+    at_best = dict(zip(table["epoch"], table["test"], strict=True))[kept.best.epoch]
+    assert at_best == pytest.approx(reference(found, TEST.labels)[0], abs=1e-9)
+
+
 # Determinism
 
 
