@@ -265,6 +265,11 @@ class Method(Kind, ABC):
         """What it is in the report on a task of the experiment, or on one of an evaluation (None)."""
         return "method"
 
+    def must_be_at_chance(self, task: CorpusConfig | None) -> bool:
+        """Whether it gets nothing from which the answer can be learnt, so that the report holds it against
+        the majority rate: every control, unless a kind says otherwise."""
+        return self.role_on(task) == "control"
+
     def loss_on(self, kind: TaskKind) -> str | None:
         """What its training makes small; None where nothing is trained in epochs."""
         return None

@@ -145,6 +145,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         task=entry.task,
         seed=entry.seed,
         role=entry.role,
+        must_be_at_chance=entry.must_be_at_chance,
         folder=_open(entry.result, context),
         history=None if fitted is None else fitted / HISTORY,
         key=entry.result,

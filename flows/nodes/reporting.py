@@ -25,6 +25,8 @@ class CellEntry(_Entry):
     task: str
     seed: int
     role: Role
+    must_be_at_chance: bool = True
+    """Of a control: whether it is held against the majority rate."""
     category: str
     loss: str | None
     """The loss that training minimised; None where nothing is trained in epochs."""

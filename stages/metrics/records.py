@@ -12,8 +12,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 Role = Literal["method", "baseline", "control"]
-"""A control gets nothing from which the answer can be learnt, so it must be at chance. A baseline does not
-use the backbone, and is what a method has to beat."""
+"""A control lacks what a method is said to live on: it gets nothing from which the answer can be learnt, so
+that it must be at chance, or all but one part, such as the graph of the text. It is never the best. A
+baseline does not use the backbone, and is what a method has to beat."""
 
 METRICS = "metrics.json"
 

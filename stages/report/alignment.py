@@ -6,6 +6,7 @@ inside `canvas.drawing()`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,9 @@ from permafrost.stages.report.frame import add_line, marks_of, panel_title, ring
 from permafrost.stages.report.learning import Run, learning_curves
 from permafrost.stages.report.palette import Mark
 from permafrost.storage.errors import CorruptDataError
+
+_LEAST_EPOCHS = 3
+"""Of two, ranks agree or disagree wholly."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,31 @@ class AlignedRun:
         """The epoch with the smallest distance, the earliest of equal ones."""
         return int(self.run.epochs[np.argmin(self.distance)])
 
+    @property
+    def correlation(self) -> float | None:
+        """Spearman's rank correlation of distance and metric on dev over the epochs; negative where one runs
+        against the other. None for fewer than three epochs, or where one of the two never changes."""
+        from scipy.stats import spearmanr
+
+        known = np.isfinite(self.run.dev_metric) & np.isfinite(self.distance)
+        distance, metric = self.distance[known], self.run.dev_metric[known]
+        if len(distance) < _LEAST_EPOCHS or not (np.ptp(distance) and np.ptp(metric)):
+            return None
+        found: Any = spearmanr(distance, metric)
+        return float(found.statistic)
+
+    @property
+    def is_nearest_at_peak(self) -> bool:
+        """Whether the distance is smallest where the metric is highest; equal ones count."""
+        at_peak = self.distance[self.run.dev_metric == np.nanmax(self.run.dev_metric)]
+        return bool((at_peak == self.distance.min()).any())
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether the distance only falls, or only rises, from epoch to epoch."""
+        steps = np.diff(self.distance)
+        return bool((steps <= 0).all() or (steps >= 0).all())
+
 
 @dataclass(frozen=True)
 class AlignmentCurve:
@@ -50,6 +79,21 @@ class AlignmentCurve:
     metric: str
     runs: tuple[AlignedRun, ...]
     """One per seed."""
+
+    @property
+    def verdict(self) -> str:
+        """What the paper says of its figure 3c, in counts of fits: distance runs against the metric, is
+        smallest at its peak, and does not only fall or rise."""
+        n = "1 fit" if len(self.runs) == 1 else f"{len(self.runs)} fits"
+        found = [c for r in self.runs if (c := r.correlation) is not None]
+        against = sum(c < 0 for c in found)
+        peak = sum(r.is_nearest_at_peak for r in self.runs)
+        turning = sum(not r.is_monotone for r in self.runs)
+        of = "" if len(found) == len(self.runs) else f" ({len(found)} with a correlation)"
+        return (
+            f"distance runs against the metric: {against} of {n}{of}; minimum at the peak: {peak} of {n}; "
+            f"not monotone: {turning} of {n}"
+        )
 
 
 def alignment_curves(results: Sequence[CellResult]) -> tuple[AlignmentCurve, ...]:
@@ -100,8 +144,9 @@ def alignment_description(curves: Sequence[AlignmentCurve]) -> str:
         for c in curves
     )
     return (
-        "Line charts against epochs, for each task: distance between the embeddings of graph with text and "
-        f"of graph in words, and the metric, both on dev. Kept, by seed: {kept}."
+        "Line charts against epochs, for each task: distance between the two embeddings of a case (of graph "
+        "with text and of graph in words, or of graph token and text), and the metric, both on dev. "
+        f"Kept, by seed: {kept}."
     )
 
 

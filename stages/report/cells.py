@@ -44,6 +44,8 @@ class Cell:
     costs: Costs = Costs()
     category: str | None = None
     """Kind of the task, for averages over tasks of one kind."""
+    must_be_at_chance: bool = True
+    """Of a control: whether it gets nothing from which the answer can be learnt."""
 
     @property
     def label(self) -> str:

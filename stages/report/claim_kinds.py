@@ -84,6 +84,35 @@ class SameBest(_Config):
         return self
 
 
+class Within(_Config):
+    """A method is said to score about as others do: "hardly differ", "nearly flat"."""
+
+    kind: Literal["within"]
+    says: str = Field(min_length=1)
+    """In words, and where it stands."""
+    method: str = Field(min_length=1)
+    """The method whose score is held against those of the others."""
+    of: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    """Those that are said to score about the same."""
+    points: PositiveFloat
+    """The difference, in points (metric x 100), below which two scores count as about the same. It is
+    confirmed where the whole interval of the difference lies within so many on either side of 0."""
+    tasks: tuple[str, ...] = ()
+    """On which tasks; on all of them if none is named."""
+    over: Literal["tasks", "mean"] = "tasks"
+    """As in claims that one method is higher."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All that it names."""
+        return (self.method, *self.of)
+
+    @property
+    def curves(self) -> tuple[tuple[str, str], ...]:
+        """None of a probe."""
+        return ()
+
+
 class CurvePart(_Config):
     """One measure of one curve of a probe."""
 
@@ -145,6 +174,6 @@ def _with_kind(claim: Any) -> Any:
 
 
 AnyClaim = Annotated[
-    Annotated[Claim | SameBest | CurveClaim, Field(discriminator="kind")],
+    Annotated[Claim | SameBest | Within | CurveClaim, Field(discriminator="kind")],
     BeforeValidator(_with_kind),
 ]

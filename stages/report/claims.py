@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
-from permafrost.stages.report.claim_kinds import Claim, CurveClaim, SameBest
+from permafrost.stages.report.claim_kinds import AnyClaim, Claim, CurveClaim, SameBest, Within
 from permafrost.stages.report.curve_claims import Curves, held
 from permafrost.stages.report.entries import DASH, hundredths, signed
 from permafrost.stages.report.markup import PlainTable
@@ -23,7 +23,8 @@ Outcome = Literal[
     "holds",
     "does not hold",
 ]
-"""`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other.
+"""`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other; of scores
+said to be about the same, its interval lies wholly within the points that are named, or wholly outside.
 `not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
 `not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
 `not run`: a method is missing.
@@ -37,9 +38,10 @@ class Comparison:
     on: str
     """The task, or `mean of 3 tasks`."""
     higher: str
+    """What is said to score higher; of two said to score about the same, the first."""
     lower: str
     value: float | None
-    """Of the method that is said to score higher, less the other; None if one was not run, and for curves."""
+    """Of the first less the other; None if one was not run, and for curves."""
     tested: Difference | None
     outcome: Outcome
 
@@ -48,7 +50,7 @@ class Comparison:
 class ClaimResult:
     """What came of a claim."""
 
-    claim: Claim | SameBest | CurveClaim
+    claim: AnyClaim
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -67,7 +69,7 @@ class ClaimResult:
 
 
 def claim_results(
-    claims: Sequence[Claim | SameBest | CurveClaim],
+    claims: Sequence[AnyClaim],
     table: ResultsTable,
     config: BootstrapConfig,
     curves: Curves,
@@ -85,7 +87,7 @@ def claim_results(
 
 
 def _compare(
-    claim: Claim | SameBest | CurveClaim,
+    claim: AnyClaim,
     table: ResultsTable,
     rows: dict[str, Row],
     config: BootstrapConfig,
@@ -96,8 +98,10 @@ def _compare(
             return _same_best(claim, table, rows, config)
         case CurveClaim():
             return _of_curves(claim, curves)
-        case _:
-            return _comparisons(claim, table, rows, config)
+        case Within():
+            return _comparisons(claim, claim.method, claim.of, table, rows, config)
+        case Claim():
+            return _comparisons(claim, claim.higher, claim.lower, table, rows, config)
 
 
 def _of_curves(claim: CurveClaim, curves: Curves) -> Iterator[Comparison]:
@@ -136,23 +140,28 @@ def _mean(row: Row | None) -> float | None:
 
 
 def _comparisons(
-    claim: Claim, table: ResultsTable, rows: dict[str, Row], config: BootstrapConfig
+    claim: Claim | Within,
+    first: str,
+    others: Sequence[str],
+    table: ResultsTable,
+    rows: dict[str, Row],
+    config: BootstrapConfig,
 ) -> Iterator[Comparison]:
     tasks = claim.tasks or tuple(dict.fromkeys(column.task for column in table.columns))
     places = {t: [i for i, c in enumerate(table.columns) if c.task == t] for t in tasks}
-    for other in claim.lower:
-        pair = rows.get(claim.higher), rows.get(other)
+    for other in others:
+        pair = rows.get(first), rows.get(other)
         if claim.over == "mean":
             run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
             n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
-            yield _compared(claim, f"mean of {n}", claim.higher, other, table, pair, run, config)
+            yield _compared(claim, f"mean of {n}", first, other, table, pair, run, config)
             continue
         for task, of_task in places.items():
             for i in of_task:
                 on, run = table.columns[i].heading, [i] if _both(pair, i) else []
-                yield _compared(claim, on, claim.higher, other, table, pair, run, config)
+                yield _compared(claim, on, first, other, table, pair, run, config)
             if not of_task:
-                yield Comparison(task, claim.higher, other, None, None, "not run")
+                yield Comparison(task, first, other, None, None, "not run")
 
 
 def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:
@@ -160,7 +169,7 @@ def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:
 
 
 def _compared(
-    claim: Claim | SameBest,
+    claim: Claim | SameBest | Within,
     on: str,
     higher: str,
     other: str,
@@ -178,13 +187,22 @@ def _compared(
     return Comparison(on, higher, other, value, tested, _outcome(claim, tested, table.alpha))
 
 
-def _outcome(claim: Claim | SameBest, tested: Difference | None, alpha: float) -> Outcome:
+def _outcome(claim: Claim | SameBest | Within, tested: Difference | None, alpha: float) -> Outcome:
     if tested is None:
         return "not tested"
+    if isinstance(claim, Within):
+        return _about_the_same(100 * tested.low, 100 * tested.high, claim.points)
     if tested.p < alpha:
         return "confirmed" if tested.value > 0 else "contrary"
     is_wide = claim.gap is not None and 100 * (tested.high - tested.low) / 2 > claim.gap
     return "not testable" if is_wide else "within noise"
+
+
+def _about_the_same(low: float, high: float, points: float) -> Outcome:
+    """By the interval of the difference: two scores that do not differ significantly may still lie apart."""
+    if -points <= low and high <= points:
+        return "confirmed"
+    return "contrary" if low > points or high < -points else "within noise"
 
 
 def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
@@ -222,6 +240,8 @@ def claims_summary(results: Sequence[ClaimResult]) -> list[dict[str, Any]]:
     return [
         {
             "says": result.claim.says,
+            "kind": result.claim.kind,
+            "points": result.claim.points if isinstance(result.claim, Within) else None,
             "outcome": result.outcome,
             "comparisons": [
                 {

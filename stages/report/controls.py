@@ -1,4 +1,4 @@
-"""Comparison of every control with the majority rate."""
+"""Comparison of the controls that must be at chance with the majority rate."""
 
 import math
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ControlFinding:
 
 
 def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
-    """Compare every control on every task that has a majority rate.
+    """Compare controls on every task that has a majority rate and on which they must be at chance.
 
     p-values are corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian
     Journal of Statistics, 1979, as some of many controls at chance exceed any bound meant for a single one.
@@ -54,7 +54,7 @@ def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
         (row.method, column.task, entry, column.majority, column.n_test)
         for row in table.of_role("control")
         for column, entry in zip(table.columns, row.entries, strict=True)
-        if entry is not None and column.majority is not None
+        if entry is not None and column.majority is not None and column.task in row.at_chance
     ]
     errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in results]
     alone = [

@@ -52,6 +52,10 @@ class Page:
     claims: Sequence[ClaimResult]
     results: Sequence[CellResult]
     table: ResultsTable
+    correlations: PlainTable
+    """Of methods on graded pairs."""
+    on_test: PlainTable
+    """What choosing the epoch on test would have given."""
     corpora: Mapping[str, TaskCorpus]
     svgs: Mapping[str, InlineSvg]
     """Pictures by the name of the figure, as in the folder `figures`."""
@@ -94,6 +98,8 @@ def render(page: Page) -> str:
         "has_majority": page.table.has_majority,
         "has_classes": page.table.has_classes,
         "clean": clean_table(page.results, page.table),
+        "correlations": page.correlations,
+        "on_test": page.on_test,
         "is_trained": any(r.metrics.n_parameters for r in page.results),
         "n_seeds": len({r.cell.seed for r in page.results}),
         "seeds": sorted({r.cell.seed for r in page.results}),

@@ -8,6 +8,8 @@ TEMPLATE, STYLE = "template.html.j2", "style.css"
 PARTS = (
     "standing.html.j2",
     "clean.html.j2",
+    "correlations.html.j2",
+    "chosen_on_test.html.j2",
     "claims.html.j2",
     "attention_maps.html.j2",
     "maps.html.j2",

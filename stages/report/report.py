@@ -24,6 +24,7 @@ from permafrost.stages.report.attention_maps import (
 )
 from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus, read_results
 from permafrost.stages.report.choices import ChoiceRow, choice_rows, choices_table, settled_table
+from permafrost.stages.report.chosen_on_test import chosen_on_test_table
 from permafrost.stages.report.claims import (
     ClaimResult,
     claim_results,
@@ -32,6 +33,12 @@ from permafrost.stages.report.claims import (
 )
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings, controls_table
+from permafrost.stages.report.correlations import (
+    CellCorrelations,
+    cell_correlations,
+    correlations_summary,
+    correlations_table,
+)
 from permafrost.stages.report.costs import (
     CostRow,
     Extraction,
@@ -236,7 +243,13 @@ def write_report(
         name = f"graph_{number}.svg"
         write_durably(folder / "figures" / name, standalone(str(drawings[0])).encode())
     intervals = cell_intervals(table.columns, table.standings)
-    _write_parquet(folder / "results.parquet", results_arrow(results, intervals))
+    correlated = cell_correlations(results, texts)
+    _write_parquet(
+        folder / "results.parquet",
+        results_arrow(
+            results, intervals, {(c.method, c.task, c.seed): c.values for c in correlated}
+        ),
+    )
     if layer_curves is not None:
         _write_parquet(folder / "layer_curves.parquet", layer_curves)
     if probes is not None:
@@ -248,12 +261,17 @@ def write_report(
     summary = {"title": config.title, "finding": said, **results_summary(table)}
     if claims:
         summary["claims"] = claims_summary(claims)
+    if correlated:
+        summary["correlations"] = correlations_summary(correlated)
     write_json(folder / "summary.json", summary)
     costs = cost_rows(results, curves)
+    on_test = chosen_on_test_table(results)
     held = residual_tables(residuals(config.residuals, results, texts, config.n_errors))
     others = plain_tables(
         table,
         config.bootstrap.level,
+        correlations=correlated,
+        on_test=on_test,
         claims=claims,
         residuals=held,
         pretrainings=pretrained,
@@ -272,6 +290,8 @@ def write_report(
         claims=claims,
         results=results,
         table=table,
+        correlations=correlations_table(correlated),
+        on_test=on_test,
         corpora=texts,
         svgs=svgs,
         layer_curves=by_layer,
@@ -319,6 +339,8 @@ def plain_tables(
     table: ResultsTable,
     level: float,
     *,
+    correlations: Sequence[CellCorrelations],
+    on_test: PlainTable,
     claims: Sequence[ClaimResult],
     residuals: Sequence[PlainTable],
     pretrainings: Sequence[Pretraining],
@@ -334,6 +356,8 @@ def plain_tables(
     Args:
         table: the results, with their intervals.
         level: coverage of the intervals.
+        correlations: of methods on graded pairs.
+        on_test: what choosing the epoch on test would have given.
         claims: what came of them.
         residuals: predictions against grades.
         pretrainings: their errors by layer.
@@ -346,6 +370,8 @@ def plain_tables(
     """
     tables = (
         intervals_table(table, level),
+        correlations_table(correlations),
+        on_test,
         claims_table(claims, level),
         *residuals,
         controls_table(control_findings(table)),

@@ -26,6 +26,8 @@ SCHEMA = pa.schema(
         pa.field("metric", pa.string(), nullable=False),
         pa.field("dev", pa.float64()),
         pa.field("test", pa.float64(), nullable=False),
+        pa.field("pearson", pa.float64()),
+        pa.field("spearman", pa.float64()),
         pa.field("ci_low", pa.float64()),
         pa.field("ci_high", pa.float64()),
         pa.field("majority", pa.float64()),
@@ -40,10 +42,11 @@ SCHEMA = pa.schema(
         pa.field("key", pa.string(), nullable=False),
     ]
 )
-"""Columns, one row per cell. `ci_low` and `ci_high` are the confidence interval of `test` over resampled test
-examples, null if the predictions were not kept. `overlap` is the share of test examples that share a text
-with train, and `clean_test` the metric on the other `n_clean_test`. `choice` and `class_balance` (the share
-of each class in test) are JSON."""
+"""Columns, one row per cell. `pearson` and `spearman` are both correlations of graded pairs on test, whatever
+the metric; null for other tasks. `ci_low` and `ci_high` are the confidence interval of `test` over resampled
+test examples. All four are null if the predictions were not kept. `overlap` is the share of test examples
+that share a text with train, and `clean_test` the metric on the other `n_clean_test`. `choice` and
+`class_balance` (the share of each class in test) are JSON."""
 _OF_CELL = ("method", "task", "category", "seed", "role", "key")
 _MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
 _MARKED: dict[PrintedMark, str] = {
@@ -65,13 +68,17 @@ def cell_intervals(
 
 
 def results_arrow(
-    results: Sequence[CellResult], intervals: Mapping[CellName, Interval]
+    results: Sequence[CellResult],
+    intervals: Mapping[CellName, Interval],
+    correlations: Mapping[CellName, tuple[float, float]],
 ) -> pa.Table:
-    """One row per cell, in the same order."""
+    """One row per cell, in the same order; `correlations` are Pearson's and Spearman's of a cell."""
     rows = [
         {
             **{name: getattr(r.cell, name) for name in _OF_CELL},
             **r.metrics.model_dump(exclude={"choice", "class_balance"}),
+            "pearson": pearson,
+            "spearman": spearman,
             "ci_low": None if interval is None else interval.low,
             "ci_high": None if interval is None else interval.high,
             "choice": json.dumps(r.metrics.choice, sort_keys=True, ensure_ascii=False),
@@ -80,7 +87,9 @@ def results_arrow(
             else json.dumps(shares, ensure_ascii=False),
         }
         for r in results
-        for interval in [intervals.get((r.cell.method, r.cell.task, r.cell.seed))]
+        for name in [(r.cell.method, r.cell.task, r.cell.seed)]
+        for interval in [intervals.get(name)]
+        for pearson, spearman in [correlations.get(name, (None, None))]
     ]
     return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)
 

@@ -62,6 +62,8 @@ class Row:
     seeds: tuple[int, ...]
     n_parameters: tuple[int, int]
     """Smallest and largest number over the results."""
+    at_chance: tuple[str, ...] = ()
+    """Of a control: the tasks on which it gets nothing from which the answer can be learnt."""
 
     @property
     def label(self) -> str:
@@ -262,6 +264,7 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
         entries=tuple(entry(values) if (values := tests(c)) else None for c in columns),
         seeds=tuple(sorted({r.cell.seed for r in results})),
         n_parameters=(min(sizes), max(sizes)),
+        at_chance=tuple(dict.fromkeys(r.cell.task for r in results if r.cell.must_be_at_chance)),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 from permafrost.stages.metrics.records import ALIGNED, ALIGNMENT, EPOCHS
 from permafrost.stages.report.alignment import (
@@ -81,8 +82,52 @@ def test_the_page_shows_figure_and_numbers(grid: Grid, tmp_path: Path) -> None:
     assert section.count("<svg") == 1
     for r, dev in zip(curve.runs, ("70.0", "70.0"), strict=True):
         numbers = [f"{v:.3f}" for v in (r.distance[0], r.kept_distance, min(r.distance))]
-        assert ["ratio 0.2", "glot", *numbers, str(r.run.kept), str(r.nearest), dev] in page.rows
+        places = [str(r.run.kept), str(r.nearest), dev]
+        shown = "–" if r.correlation is None else f"{r.correlation:+.2f}".replace("-", "−")
+        assert ["ratio 0.2", "glot", *numbers, *places, shown] in page.rows
+    assert f"glot on ratio 0.2: {curve.verdict}." in section
     assert (folder / "figures" / "alignment.png").exists()
+
+
+# Metric and distance by epoch; rank correlation by hand (1 - 6 sum d^2 / (n (n^2 - 1)) without ties), whether
+# the smallest distance is at the peak, and whether the distance is monotone.
+MADE_UP = {
+    "as the paper has it": ([0.5, 0.8, 0.7, 0.6], [0.9, 0.2, 0.4, 0.6], -1.0, True, False),
+    "with the metric": ([0.5, 0.6, 0.7, 0.8], [0.1, 0.2, 0.3, 0.4], 1.0, False, True),
+    # Ranks 1 2 3 4 and 4 2 3 1: d = 3 0 0 3, so 1 - 6 x 18 / 60.
+    "against it, with a turn": ([0.5, 0.6, 0.7, 0.8], [0.9, 0.4, 0.5, 0.1], -0.8, True, False),
+    "minimum elsewhere": ([0.8, 0.6, 0.7], [0.3, 0.2, 0.1], 1 - 6 * 2 / 24, False, True),
+    "two peaks, one nearest": ([0.8, 0.5, 0.8, 0.6], [0.7, 0.8, 0.2, 0.6], None, True, False),
+    "too few epochs": ([0.5, 0.6], [0.9, 0.8], None, True, True),
+    "always the same": ([0.5, 0.5, 0.5], [0.9, 0.8, 0.7], None, True, True),
+}
+
+
+@pytest.mark.parametrize("case", MADE_UP)
+def test_distance_is_held_against_the_metric_epoch_by_epoch(grid: Grid, case: str) -> None:
+    dev, distance, correlation, at_peak, monotone = MADE_UP[case]
+    cells = [c for c in grid.cells if (c.method, c.task) == ("glot", "ratio 0.2")]
+    align(cells[0], dev, distance)
+    (curve,) = alignment_curves(read_results(grid.cells))
+    (run,) = curve.runs
+    if case == "two peaks, one nearest":
+        ranks = [stats.rankdata(values) for values in (dev, distance)]
+        correlation = float(np.corrcoef(ranks)[0, 1])
+    assert run.correlation == (None if correlation is None else pytest.approx(correlation))
+    assert (run.is_nearest_at_peak, run.is_monotone) == (at_peak, monotone)
+
+
+def test_what_the_paper_says_of_the_curve_is_counted_over_fits(grid: Grid) -> None:
+    cells = [c for c in grid.cells if (c.method, c.task) == ("glot", "ratio 0.2")]
+    for cell, name in zip(
+        cells, ("as the paper has it", "with the metric", "too few epochs"), strict=True
+    ):
+        align(cell, *MADE_UP[name][:2])
+    (curve,) = alignment_curves(read_results(grid.cells))
+    assert curve.verdict == (
+        "distance runs against the metric: 1 of 3 fits (2 with a correlation); minimum at the peak: 2 of 3 "
+        "fits; not monotone: 1 of 3 fits"
+    )
 
 
 def test_without_two_branches_there_is_no_section(written: Path) -> None:

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
 from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report.cells import Cell, read_results
-from permafrost.stages.report.claim_kinds import Claim, CurveClaim, CurvePart, SameBest
+from permafrost.stages.report.claim_kinds import Claim, CurveClaim, CurvePart, SameBest, Within
 from permafrost.stages.report.claims import (
     ClaimResult,
     claim_results,
@@ -197,6 +197,80 @@ def test_two_tasks_are_no_sample_and_equal_gaps_have_no_spread(tmp_path: Path):
     (one,) = came_of(cells, over="mean").comparisons
     assert one.tested.low == one.tested.high == pytest.approx(0.2)
     assert one.outcome == "confirmed"
+
+
+ALIKE = {
+    "inside": (0.8, 0.8, 20.0, "confirmed"),
+    "inside, though the one is significantly higher": (0.9, 0.7, 40.0, "confirmed"),
+    "wholly above": (0.9, 0.6, 5.0, "contrary"),
+    "wholly below": (0.6, 0.9, 5.0, "contrary"),
+    "across an end": (0.9, 0.7, 20.0, "within noise"),
+    "wider than the points": (0.8, 0.8, 1.0, "within noise"),
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_scores_about_the_same_are_told_by_the_whole_interval(tmp_path: Path, case: str) -> None:
+    """The interval by `paired_bootstrap`, and the rule written out."""
+    one, two, points, outcome = ALIKE[case]
+    results = read_results([cell(tmp_path, "a", one), cell(tmp_path, "b", two, draw=1)])
+    table = annotated(tabulate(results), results, REPORT)
+    claim = {"kind": "within", "says": "c", "method": "a", "of": ["b"], "points": points}
+    said = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
+    (result,) = claim_results(said, table, REPORT.bootstrap, NO_CURVES)
+    (found,) = result.comparisons
+    reference = paired_bootstrap(
+        "accuracy",
+        LABELS,
+        answers(one, LABELS, 0),
+        answers(two, LABELS, 1),
+        n_resamples=REPORT.bootstrap.n_resamples,
+        seed=REPORT.bootstrap.seed,
+    )
+    assert found.tested == reference
+    low, high = 100 * reference.low, 100 * reference.high
+    is_inside = max(abs(low), abs(high)) <= points
+    is_outside = min(abs(low), abs(high)) > points and low * high > 0
+    by_hand = "confirmed" if is_inside else "contrary" if is_outside else "within noise"
+    assert found.outcome == by_hand == outcome
+    assert (found.higher, found.lower) == ("a", "b")
+    (written,) = claims_summary([result])
+    assert (written["kind"], written["points"]) == ("within", points)
+
+
+def test_about_the_same_is_said_of_each_task_or_of_their_mean_and_of_those_that_were_run(
+    tmp_path: Path,
+) -> None:
+    """On either task far apart, on average not."""
+    cells = [
+        cell(tmp_path, method, right, task, draw)
+        for task, scores in (("t1", (0.9, 0.6)), ("t2", (0.6, 0.9)))
+        for draw, (method, right) in enumerate(zip("ab", scores, strict=True))
+    ]
+    cells.append(cell(tmp_path, "a", 0.9, "t3"))
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    by_task, mean = (
+        Within(kind="within", says="c", method="a", of=("b",), points=12.0, over=over)
+        for over in ("tasks", "mean")
+    )
+    on_each, on_mean = claim_results([by_task, mean], table, REPORT.bootstrap, NO_CURVES)
+    assert [(c.on, c.outcome) for c in on_each.comparisons] == [
+        ("t1", "contrary"),
+        ("t2", "contrary"),
+        ("t3", "not run"),
+    ]
+    assert [(c.on, c.outcome) for c in on_mean.comparisons] == [("mean of 2 tasks", "confirmed")]
+
+
+def test_without_the_answers_about_the_same_is_not_tested(tmp_path: Path) -> None:
+    cells = [cell(tmp_path, "a", 0.8), cell(tmp_path, "b", 0.8, draw=1)]
+    (cells[1].folder / PREDICTIONS).unlink()
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    said = Within(kind="within", says="c", method="a", of=("b",), points=50.0)
+    (result,) = claim_results([said], table, REPORT.bootstrap, NO_CURVES)
+    assert (result.outcome, result.comparisons[0].tested) == ("not tested", None)
 
 
 def at_settings(folder: Path, **scores: tuple[float, float, float]) -> list[Cell]:

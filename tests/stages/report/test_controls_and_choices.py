@@ -108,3 +108,19 @@ def test_what_seeds_chose_differently_stands_in_a_column_though_methods_agree(ma
 def test_few_fields_all_stand_in_columns(grid: Grid):
     columns, settled = choice_fields(choice_rows(read_results(grid.cells)))
     assert (columns, settled) == (["layer", "head.tau", "epoch"], {})
+
+
+def test_a_control_that_keeps_a_part_of_the_answer_is_held_against_no_majority(make_grid):
+    """As with the graph of another, but the text of its own; it is never the best either."""
+    grid: Grid = make_grid(
+        tasks=["t", "u"], methods=["m"], controls=["others", "labels"], seeds=[0]
+    )
+    for i, cell in enumerate(grid.cells):
+        if cell.method == "others":
+            grid.cells[i] = replace(cell, must_be_at_chance=cell.task == "u")
+            grid.edit_metrics(i, test=0.99)
+    table = results_table(grid.cells)
+    found = [(f.control, f.task) for f in control_findings(table)]
+    assert found == [("others", "u"), ("labels", "t"), ("labels", "u")]
+    assert table.is_best(table.rows[0], 0)
+    assert not table.is_best(table.rows[1], 0)

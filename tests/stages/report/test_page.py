@@ -9,7 +9,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from permafrost.stages.report.canvas import drawing, svg
-from permafrost.stages.report.claim_kinds import Claim
+from permafrost.stages.report.claim_kinds import Claim, Within
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.main_figure import main_figure
 from permafrost.stages.report.page_files import STYLE, asset
@@ -66,13 +66,18 @@ def test_maps_and_token_weights_are_folded(grid: Grid, tmp_path: Path, section: 
 
 
 def test_claims_stand_behind_the_table_with_their_comparisons_folded(grid: Grid, tmp_path: Path):
-    claims = (Claim(says="graphs & <help>", higher="glot", lower=("mean", "scorer")),)
+    claims = (
+        Claim(says="graphs & <help>", higher="glot", lower=("mean", "scorer")),
+        Within(kind="within", says="alike", method="mean", of=("scorer",), points=1.5),
+    )
     grid.config = grid.config.model_copy(update={"claims": claims})
     folder = grid.write(tmp_path / "report")
-    (written,) = json.loads((folder / "summary.json").read_text())["claims"]
+    written, alike = json.loads((folder / "summary.json").read_text())["claims"]
+    assert alike["points"] == 1.5
     source = (folder / "report.html").read_text()
     part = source[source.index('<section id="claims"') : source.index('<section id="figure"')]
     assert f"graphs &amp; &lt;help&gt;: <strong>{written['outcome']}</strong>" in part
+    assert f"alike (within 1.5 points): <strong>{alike['outcome']}</strong>" in part
     assert part.count('<tr><th scope="row">glot</th>') == len(written["comparisons"]) == 4
     assert part.index("<details>") < part.index("<table")
     assert "Claims, differences" in (folder / "tables.md").read_text()

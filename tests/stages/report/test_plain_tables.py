@@ -92,6 +92,8 @@ def test_intervals_are_those_of_the_standing(tmp_path: Path):
     (first, *_) = plain_tables(
         table,
         0.95,
+        correlations=(),
+        on_test=PlainTable("", (), ()),
         pretrainings=(),
         elsewhere=(),
         residuals=(),

@@ -92,7 +92,10 @@ def test_two_metrics_on_one_task_are_two_columns_and_only_accuracy_has_a_majorit
 def test_results_arrow_has_every_cell_with_its_numbers(grid: Grid):
     results = read_results(grid.cells)
     interval = Interval(0.7, 0.65, 0.75)
-    rows = results_arrow(results, {("mean", "ratio 0.2", 0): interval}).to_pylist()
+    cell = ("mean", "ratio 0.2", 0)
+    rows = results_arrow(results, {cell: interval}, {cell: (0.5, 0.4)}).to_pylist()
+    both = [(row.pop("pearson"), row.pop("spearman")) for row in rows]
+    assert both == [(0.5, 0.4), *[(None, None)] * 25]
     ends = [(row.pop("ci_low"), row.pop("ci_high")) for row in rows]
     assert ends == [(0.65, 0.75), *[(None, None)] * 25]
     assert len(rows) == len(grid.cells) == 26
