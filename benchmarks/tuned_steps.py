@@ -296,25 +296,78 @@ def _trainee(texts: Texts, row: Row, device: torch.device) -> tuple[Any, Backbon
 
 
 @torch.no_grad()
-def _inference(texts: Texts) -> dict[str, Any]:
-    """Seconds of a batch: the backbone's pass, and each head behind it."""
-    spec, live = texts.spec, texts.live(texts.load())
-    clock, batch = Clock(spec.device), np.arange(spec.batch)
-    rows, offsets = live.rows(batch)
-    found: dict[str, Any] = {"seconds": _median(clock, lambda: live.rows(batch), spec.n_steps)}
-    facts = TaskFacts("classification", ("no", "yes"))
-    for name, kind in HEADS.items():
-        config = FitConfig.model_validate(
-            {"head": texts.head(kind), "layer": texts.array, "seed": 0}
-        )
-        model = build_model(config, facts, live.width).to(live.backbone.device).eval()
+def _inference(texts: Texts) -> dict[str, float]:
+    """Seconds of a batch: the backbone's pass, and each head behind it.
 
-        def run(model: torch.nn.Module = model) -> object:
-            return model(rows, offsets)
-
-        run()
-        found[name] = _median(clock, run, max(spec.n_steps, 5))
+    Bytes at most: of a pass through both, weights included, and of the head behind it, beyond its weights and
+    what it reads.
+    """
+    spec, batch = texts.spec, np.arange(texts.spec.batch)
+    import_late_libraries(["finetune"])
+    before = _held(spec.device)
+    live = texts.live(texts.load())
+    seconds = _median(Clock(spec.device), lambda: live.rows(batch), spec.n_steps)
+    found = {"seconds": seconds}
+    for name in HEADS:
+        found[peak_of(name)] = _peak_of_both(texts, live, name) - before
+    rows = live.rows(batch)
+    for name in HEADS:
+        found[name], found[own_peak_of(name)] = _alone(texts, live, name, rows)
     return found
+
+
+def _peak_of_both(texts: Texts, live: LiveReader, name: str) -> int:
+    model, batch = _head_behind(texts, live, name), np.arange(texts.spec.batch)
+    return _most(texts.spec.device, lambda: model(*live.rows(batch)))
+
+
+def _alone(
+    texts: Texts, live: LiveReader, name: str, rows: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[float, int]:
+    """Seconds and bytes of a head behind a backbone that has run."""
+    model, spec = _head_behind(texts, live, name), texts.spec
+    clock, n = Clock(spec.device), max(spec.n_steps, 5)
+
+    def run() -> object:
+        return model(*rows)
+
+    run()
+    seconds, held = _median(clock, run, n), _held(spec.device)
+    return seconds, _most(spec.device, lambda: _median(clock, run, n)) - held
+
+
+def peak_of(head: str) -> str:
+    """Under which name stand the bytes of a pass through the backbone and a head."""
+    return f"{head}: peak"
+
+
+def own_peak_of(head: str) -> str:
+    """Under which name stand the bytes of a head alone."""
+    return f"{head}: own peak"
+
+
+def _head_behind(texts: Texts, live: LiveReader, name: str) -> torch.nn.Module:
+    fields = {"head": texts.head(HEADS[name]), "layer": texts.array, "seed": 0}
+    facts = TaskFacts("classification", ("no", "yes"))
+    model = build_model(FitConfig.model_validate(fields), facts, live.width)
+    return model.to(live.backbone.device).eval()
+
+
+def _held(device: str) -> int:
+    """Bytes: of the process, or allocated on the GPU."""
+    return torch.cuda.memory_allocated() if device.startswith("cuda") else own_bytes()
+
+
+def _most(device: str, call: Callable[[], object]) -> int:
+    """The largest of `_held` during a call."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return torch.cuda.max_memory_allocated()
+    peaks, held = list[int](), own_bytes()
+    with watched_memory(peaks):
+        call()
+    return held + peaks[0]
 
 
 def _median(clock: Clock, call: Callable[[], object], n: int) -> float:

@@ -7,9 +7,10 @@ A row is a training step (forward, backward, optimiser) of the project's own tra
 its peak memory in another, without the libraries that it imports: GLOT on stored states and on the fly; GLOT
 with the last block, from a stored layer or behind the whole backbone; LoRA at rank 64 and full fine-tuning
 with the paper's readout. Beside them stand what extraction costs once, after how many epochs over CoLA that
-is paid back, and inference behind the backbone by head. BERT is built whole. Of Mistral one and two blocks
-are, and a line through both gives 32: such figures are marked `~`. Where a model was built whole, the same
-line through fewer blocks stands beside it. Without a GPU times are processor seconds of one thread.
+is paid back, and inference behind the backbone by head, time and memory. BERT is built whole. Of Mistral one
+and two blocks are, and a line through both gives 32: such figures are marked `~`. Where a model was built
+whole, the same line through fewer blocks stands beside it. Without a GPU times are processor seconds of one
+thread.
 `--scores` adds those of a home in which experiments/papers/glot/efficiency.yaml has run.
 """
 
@@ -34,7 +35,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Finding, show
-from benchmarks.tuned_steps import EXTRACTION, HEADS, INFERENCE, ROWS, Spec, measure
+from benchmarks.tuned_steps import (
+    EXTRACTION,
+    HEADS,
+    INFERENCE,
+    ROWS,
+    Spec,
+    measure,
+    own_peak_of,
+    peak_of,
+)
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import ArtifactStore
 
@@ -171,8 +181,9 @@ def _child(args: argparse.Namespace, folder: Path, row: str, n_blocks: int) -> d
     spec = Spec(str(folder / str(n_blocks)), row, args.batch, args.length, args.steps, args.device)
     print(f"{row}, {n_blocks} blocks ...", file=sys.stderr)
     taken = _printed(spec, {})
-    if row in ROWS and not args.device.startswith("cuda"):
-        taken["peak"] = _printed(spec, {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)})["peak"]
+    if row != EXTRACTION and not args.device.startswith("cuda"):
+        again = _printed(spec, {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)})
+        taken |= {key: value for key, value in again.items() if key.endswith("peak")}
     return taken
 
 
@@ -274,17 +285,18 @@ def _trained_rows(args: argparse.Namespace) -> list[str]:
 
 
 def inference(name: str, found: Found) -> Table:
-    """GLOT's table 16: a batch through the backbone and a head."""
+    """GLOT's table 16: a batch through the backbone and a head, time and memory."""
     size, by = SIZES[name], found[INFERENCE]
     whole = at_depth({n: one["seconds"] for n, one in by.items()}, size.depth)
-    made = Table(
-        "inference", "backbone, s", "head, s", "with backbone / readout's", box=box.MARKDOWN
-    )
+    titles = ("inference", "backbone, s", "head, s", "with backbone / readout's")
+    made = Table(*titles, "peak with backbone, GB", "head's own, GB", box=box.MARKDOWN)
     heads = by[min(by)]
     least = whole.value + heads["readout"]
     for head in HEADS:
         beside = Estimate((whole.value + heads[head]) / least, whole.is_line)
-        made.add_row(head, whole.text(), f"{heads[head]:.3g}", beside.text(5))
+        peak = at_depth({n: one[peak_of(head)] / 1e9 for n, one in by.items()}, size.depth)
+        own = f"{heads[own_peak_of(head)] / 1e9:.3g}"
+        made.add_row(*(head, whole.text(), f"{heads[head]:.3g}", beside.text(5)), peak.text(4), own)
     return made
 
 

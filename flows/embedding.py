@@ -19,7 +19,7 @@ from permafrost.stages.embed.aggregations import AGGREGATIONS
 from permafrost.stages.embed.choice import choose_layers
 from permafrost.stages.embed.config import EmbedConfig, layers_of, required_arrays, with_layers
 from permafrost.stages.embed.features import StoredFeatures
-from permafrost.stages.embed.finish import finish
+from permafrost.stages.embed.finish import finish, of_unit_length
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble, embed_layers
 from permafrost.stages.embed.write import require_place, write_embeddings
 from permafrost.stages.encoder.load import find_fitted
@@ -154,6 +154,34 @@ class How(Protocol):
     def make(self, texts: Texts, context: ExtractContext) -> "Made":
         """One vector per text; raises as `embed_texts`."""
         ...
+
+
+@dataclass(frozen=True)
+class UnitLength:
+    """Vectors of another way, each divided by its length."""
+
+    how: How
+
+    def make(self, texts: Texts, context: ExtractContext) -> "Made":
+        """Vectors of texts, and what they were computed from.
+
+        Raises:
+            InputError: as `embed_texts`, and a vector of length 0.
+        """
+        made = self.how.make(texts, context)
+        vectors = of_unit_length(made.vectors, lambda i: f"text {i} ({quoted(texts[i])})")
+        return replace(made, vectors=vectors, facts=made.facts | {"normalise": "l2"})
+
+
+def with_length(how: How, normalise: str) -> How:
+    """A head's vectors as the command line wants them.
+
+    Raises:
+        InputError: `normalise` is another word than `none` and `l2`.
+    """
+    if normalise not in ("none", "l2"):
+        raise InputError(f"--normalise is {quoted(normalise)}; write none or l2")
+    return UnitLength(how) if normalise == "l2" else how
 
 
 def embed_config(**fields: str) -> EmbedConfig:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from benchmarks import tuning
-from benchmarks.tuned_steps import EXTRACTION, INFERENCE, ROWS, Spec, measure
+from benchmarks.tuned_steps import (
+    EXTRACTION,
+    HEADS,
+    INFERENCE,
+    ROWS,
+    Spec,
+    measure,
+    own_peak_of,
+    peak_of,
+)
 
 TINY = tuning.Size(
     "bert",
@@ -42,7 +51,16 @@ def found() -> tuning.Found:
     by_row: tuning.Found = {
         EXTRACTION: {n: {"seconds": 6.0 * n} for n in (1, 2)},
         INFERENCE: {
-            n: {"seconds": 5.0 * n, **dict.fromkeys(tuning.HEADS, 0.0), "GLOT": 2.0} for n in (1, 2)
+            n: {
+                "seconds": 5.0 * n,
+                **dict.fromkeys(HEADS, 0.0),
+                "GLOT": 2.0,
+                **{peak_of(head): 1e9 * n + 5e8 for head in HEADS},
+                **{own_peak_of(head): 1e6 for head in HEADS},
+                peak_of("GLOT"): 1e9 * n + 5.6e8,
+                own_peak_of("GLOT"): 6e7,
+            }
+            for n in (1, 2)
         },
     }
     for row, config in ROWS.items():
@@ -76,6 +94,37 @@ def test_the_table_and_the_promises_follow(monkeypatch: pytest.MonkeyPatch) -> N
     assert (step.value, step.met) == (40.0, False)
     assert "extrapolated" in step.detail
     assert (memory.value, memory.met) == (0.4, True)
+
+
+def test_inference_has_time_and_memory_of_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in GLOT's table 16: 20 s and 4.5 GB at four blocks, of which GLOT adds 2 s and 0.06 GB."""
+    monkeypatch.setitem(tuning.SIZES, "tiny", TINY)
+    lines = tuning.markdown_of(tuning.inference("tiny", found())).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert cells[0][4:] == ["peak with backbone, GB", "head's own, GB"]
+    assert [row[0] for row in cells[2:]] == [*HEADS]
+    by_head = {row[0]: row[1:] for row in cells[2:]}
+    assert by_head["mean"] == ["~20", "0", "~1", "~4.5", "0.001"]
+    assert by_head["GLOT"] == ["~20", "2", "~1.1", "~4.56", "0.06"]
+
+
+@pytest.mark.deep
+def test_memory_of_inference_counts_weights_states_and_what_a_head_takes(tmp_path: Path) -> None:
+    """A model of a known size, in a process of its own that gives back what it freed."""
+    args = Namespace(batch=32, length=64, steps=1, device="cpu")
+    wide = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 8192}
+    size = tuning.Size("bert", 2, (2,), {}, {**wide, "max_position_embeddings": 512})
+    size.save(tmp_path / "2" / "model", 2)
+    taken = tuning._child(args, tmp_path, INFERENCE, 2)  # pyright: ignore[reportPrivateUsage]
+    weights = 4 * 2 * (2 * 256 * 8192 + 4 * 256 * 256)
+    inner, states = 4 * 32 * 64 * 8192, 4 * 32 * 64 * 256
+    for head in HEADS:
+        assert taken[head] > 0
+        # What lies between two linear layers, once or twice, beside the weights and the states.
+        assert weights + inner < taken[peak_of(head)] < weights + 3 * inner + 10 * states
+    assert taken[own_peak_of("readout")] < states
+    # The outputs of two convolutions of 128 numbers and their concatenation with the states.
+    assert states < taken[own_peak_of("GLOT")] < 30 * states
 
 
 def test_scores_are_means_over_seeds() -> None:

@@ -308,6 +308,7 @@ def embed(
             ExtractContext,
             embed_config,
             embed_texts,
+            with_length,
         )
         from permafrost.flows.trained import trained_model
         from permafrost.stages.corpus.texts import read_rows
@@ -316,7 +317,8 @@ def embed(
     if head is not None:
         if dev is not None:
             raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")
-        how = trained_model(existing_home(home), head, backbone, *_graphs(graphs, texts))
+        model = trained_model(existing_home(home), head, backbone, *_graphs(graphs, texts))
+        how = with_length(model, normalise)
     elif graphs is not None:
         raise InputError(
             "--graphs is read by graph-text models, and none was named; add --head finetune/<key>, or leave "
@@ -341,6 +343,11 @@ def embed(
     else:
         raise InputError(
             "give --backbone (with --method), or --head with the artifact of a trained head"
+        )
+    if output.suffix.lower() not in ("", ".parquet", ".pq"):
+        raise InputError(
+            f"embed writes Parquet, and {output} ends in {quoted(output.suffix)}; name a file that ends in "
+            ".parquet, which pandas, Polars and DuckDB read"
         )
     root = home_folder(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)

@@ -69,6 +69,9 @@ class HeadMethod(EvaluatedMethod):
     before it. They are trained one after the other then, and a new one trains those after it again."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task that goes with the loss if not given."""
+    normalise: Literal["none", "l2"] = "none"
+    """`l2` divides each vector by its length where an evaluation reads it. Training and the scores on the
+    head's own tasks do not depend on it. GLOT's released code has `l2` for mteb."""
     backbone: str | None = None
     """Name of an adapted backbone to read in place of the experiment's; see `adapted`."""
 
@@ -205,9 +208,9 @@ class HeadMethod(EvaluatedMethod):
         """What any candidate reads."""
         return self._arrays()
 
-    def vector_identity(self) -> str:
-        """What was fitted says it all."""
-        return "head"
+    def vector_identity(self) -> str | dict[str, str]:
+        """Whether vectors are normalised; what was fitted says the rest."""
+        return "head" if self.normalise == "none" else {"normalise": self.normalise}
 
     def fitted_loader(self) -> object:
         """Reads a trained head."""
@@ -287,7 +290,9 @@ class EvaluateHead(Evaluate):
     def vectors(cls, node: Node, context: RunContext) -> "HeadVectors":
         from permafrost.stages.encoder.vectors import HeadVectors
 
-        vectors = HeadVectors(context.load(node.input("fitted")))
+        method = node.config["embedding"]["method"]
+        normalise = "none" if method == "head" else method["normalise"]
+        vectors = HeadVectors(context.load(node.input("fitted")), normalise=normalise)
         vectors.module.to(context.device)
         return vectors
 

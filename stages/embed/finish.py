@@ -40,8 +40,19 @@ def finish(
         if whitening is None:
             raise InputError(_NOT_FITTED)
         vectors = whitening.apply(vectors)
-    if config.normalise == "none":
-        return vectors
+    return vectors if config.normalise == "none" else of_unit_length(vectors, name)
+
+
+def of_unit_length(vectors: Vectors, name: Callable[[int], str]) -> Vectors:
+    """Each vector divided by its length.
+
+    Args:
+        vectors: all of them finite.
+        name: what a text is called in messages.
+
+    Raises:
+        InputError: a vector of length 0.
+    """
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if zero := np.flatnonzero(lengths == 0).tolist():
         raise InputError(

@@ -5,8 +5,8 @@ state, with a `Dense` on top if the head was trained on graded pairs. So are the
 classifier, with a `Normalize` on top if they have unit length. Under `plain` the mean over the span includes
 the special tokens that the tokenizer adds, as in the library; under `plain:specials=exclude` and every other
 recipe it does not, so those cannot be expressed. In an encoder whose blocks end in their norm
-(BERT, RoBERTa, XLM-RoBERTa, DistilBERT) any block can be made the last one by dropping those after it; in
-others the last state is always `hidden/final`. The library keeps features in the compute dtype, so its
+(BERT, RoBERTa, XLM-RoBERTa, DistilBERT, MPNet) any block can be made the last one by dropping those after
+it; in others the last state is always `hidden/final`. The library keeps features in the compute dtype, so its
 vectors are ours without the rounding to the store's dtype.
 """
 
@@ -51,7 +51,7 @@ METHOD_MODES = {
 """Of methods without training that are equal to one of them. Heads say so themselves; what these classes say
 is part of keys."""
 
-ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert")
+ENDS_IN_ITS_NORM = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
 """Architectures whose state after block k is what a model with k blocks returns."""
 
 TOLERANCE = COMPUTE_NOISE["float32"]

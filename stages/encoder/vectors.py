@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import EmbedConfig, layers_of
 from permafrost.stages.embed.features import Features
-from permafrost.stages.embed.finish import finish, require_finite
+from permafrost.stages.embed.finish import finish, of_unit_length, require_finite
 from permafrost.stages.embed.head import embed_with_head
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble
 from permafrost.stages.embed.whitening import Whitening
@@ -66,6 +66,8 @@ class HeadVectors:
     """A head on the tokens of one array."""
 
     head: LoadedHead
+    normalise: Literal["none", "l2"] = field(default="none", kw_only=True)
+    """`l2` divides each vector by its length, last of all."""
 
     @property
     def d_out(self) -> int:
@@ -87,8 +89,9 @@ class HeadVectors:
         return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
 
     def joined(self, prompts: Sequence[Vectors], name: Name) -> Vectors:
-        """The vectors unchanged, as heads are not trained on ensembles."""
-        return only_prompt(prompts, name)
+        """Those of the only prompt, as heads are not trained on ensembles, normalised as asked for."""
+        vectors = only_prompt(prompts, name)
+        return vectors if self.normalise == "none" else of_unit_length(vectors, name)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Layers that experiments name by their place from the end: `hidden/last`, `layers: -2`; and HTP's, `htp`."""
+"""Layers that experiments name from the end: `hidden/last`, `hidden/-2`, `layers: -2`; and HTP's, `htp`."""
 
 import re
 from collections.abc import Mapping
@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from permafrost.stages.extraction.capture import from_the_start
+from permafrost.stages.extraction.capture import FROM_THE_END, from_the_start
 from permafrost.stages.extraction.presets import htp_settings
 from permafrost.stages.extraction.sizes import BackboneSizes
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _LAST = re.compile(
-    r"(hidden|values|attention_rows|pooled/(?:hidden|values)_(?:readout|mean|sum|last))/last"
+    r"(hidden|values|attention_rows|pooled/(?:hidden|values)_(?:readout|mean|sum|last))"
+    rf"/(last|{FROM_THE_END})"
 )
 _LAYERS = "layers"
 """The fields that select layers as text."""
@@ -32,7 +33,7 @@ def last_layer(what: str, sizes: BackboneSizes) -> str:
 
 def with_last_named(value: Any, sizes: BackboneSizes) -> Any:
     """A config with `hidden/last` and its like replaced by the arrays that a backbone of these sizes has, and
-    blocks that are counted from the end (`layers: -2`), or named after HTP, by their numbers.
+    blocks that are counted from the end (`hidden/-2`, `layers: -2`), or named after HTP, by their numbers.
 
     Args:
         value: a frozen config, or what its fields hold; keys of mappings stay.
@@ -48,6 +49,8 @@ def with_last_named(value: Any, sizes: BackboneSizes) -> Any:
         found = _LAST.fullmatch(value)
         if found is None:
             return value
+        if found[2] != "last":
+            return f"{found[1]}/{from_the_start(found[2], sizes)}"
         what = "hidden" if "hidden" in found[1] else "values"
         return f"{found[1]}/{last_layer(what, sizes)}"
     if isinstance(value, BaseModel):

@@ -67,6 +67,7 @@ OF = {m: {(m, "sts"), (m, "retrieval")} for m in ("mean", "asked", "VA auto", "h
         ("methods.mean.normalise=l2", OF["mean"]),
         ("methods.head.head.hidden=4", OF["head"]),
         ("methods.head.layer=hidden/1", OF["head"]),
+        ("methods.head.normalise=l2", OF["head"]),
         ("evaluations.mteb.tasks.sts.main_score=cosine_pearson", {(m, "sts") for m in OF}),
         ("evaluations.mteb.tasks.retrieval.identical_ids=ignore", {(m, "retrieval") for m in OF}),
         # The task on which layers are chosen and heads are trained.

@@ -1,5 +1,6 @@
 """The experiment files of GLOT's tables: they parse, plan, and have the paper's rows."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.experiment import load_experiment
+from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
+from permafrost.stages.report.claim_kinds import Claim
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +114,7 @@ MODELS = {
     **dict.fromkeys(MISTRAL, ("mistral", 32)),
     "table13_decoder": ("llama", 6),
 }
-"""Family and blocks of the paper's; the same number as the files' layers name."""
+"""Family and blocks of the paper's, and of the small decoder."""
 PAIR, ONE = ("sentence1", "sentence2"), ("sentence",)
 TEXTS = {
     **{f"glue_{n}": ONE for n in ("cola", "sst2")},
@@ -295,7 +299,90 @@ def test_what_a_small_file_claims_its_paper_size_claims_too() -> None:
                 if {*claim.methods} <= {*there.methods}:
                     assert claim in there.report.claims, (large.stem, claim.says)
                     found += 1
-    assert found >= 18
+    assert found >= 29
+
+
+def test_no_file_names_a_block_by_its_number() -> None:
+    """So that another `backbone.source` reads the same place."""
+    number = re.compile(r"(?:hidden|values)[a-z_]*[/=]\d|layers: \"?\d")
+    for path in FOLDER.rglob("*.yaml"):
+        assert not number.search(path.read_text(encoding="utf-8")), path
+
+
+def test_of_another_depth_the_last_block_but_one_is_read(stand_ins: Path) -> None:
+    """By two of table 13's prompts, as in their released code."""
+    for family, n_blocks in (("llama", 6), ("mistral", 32)):
+        change = f"backbone.source={stand_ins / f'{family}{n_blocks}'}"
+        path = FOLDER / "table13_decoder.yaml"
+        nodes = build_graph(load_experiment(path, [*small("table13_decoder", stand_ins), change]))
+        fit = nodes.fits["Pretended CoT, linear map", "STS-B", 0]
+        assert fit.config["layer"] == f"pooled/hidden_readout/{n_blocks - 1}"
+        embedded = nodes.fits["Knowledge Enhancement", "STS-B", 0]
+        assert embedded.config["layers"] == str(n_blocks - 1)
+
+
+def test_evaluations_of_tables_3_and_12_read_unit_vectors() -> None:
+    """As in the released code."""
+    for name in ("table3", "table12", "paper/table3", "paper/table12"):
+        methods = load_experiment(FOLDER / f"{name}.yaml").methods
+        assert {getattr(m, "normalise", None) for m in methods.values()} == {"l2"}, name
+
+
+def test_every_file_that_trains_on_labels_has_them_shuffled() -> None:
+    for path in FOLDER.rglob("*.yaml"):
+        if path.stem in ("table3", "table12"):
+            continue
+        methods = load_experiment(path).methods
+        assert "shuffled" in {getattr(m, "labels", None) for m in methods.values()}, path
+
+
+def test_the_mlp_beside_tuned_backbones_replaces_the_graph_network_alone() -> None:
+    """Tables 15 and 17: 9.2M at Mistral's width, with GLOT's concatenation and readout."""
+    method = load_experiment(FOLDER / "paper" / "efficiency_mistral.yaml").methods["MLP"]
+    assert isinstance(method, HeadMethod)
+    head = method.head.build(4096, torch.Generator().manual_seed(0))
+    width = 4096 + 2 * 64
+    layers = 4096 * 64 + 64 + 64 * 64 + 64
+    readout = width * (width // 2) + 2 * (width // 2) + 1
+    assert sum(p.numel() for p in head.parameters()) == layers + readout == 9_191_681
+    beside = load_experiment(FOLDER / "paper" / "efficiency_bert.yaml").methods
+    sizes = {
+        row: sum(p.numel() for p in found.head.build(768, torch.Generator()).parameters())
+        for row in ("MLP", "GLOT")
+        if isinstance(found := beside[row], HeadMethod)
+    }
+    assert sizes["MLP"] == pytest.approx(sizes["GLOT"], rel=0.01)
+
+
+PRINTED = {
+    "mistral": {
+        "CoLA": (49.63, 48.23, 53.29),
+        "STS-B": (55.68, 54.54, 80.51),
+        "RTE": (55.23, 53.43, 59.21),
+    },
+    "bert": {
+        "CoLA": (38.31, 36.16, 47.49),
+        "STS-B": (60.10, 64.64, 83.86),
+        "RTE": (56.68, 56.32, 59.21),
+    },
+}
+"""Tables 5 and 9: full fine-tuning, LoRA, GLOT."""
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_smallest_printed_lead_over_tuned_backbones(name: str) -> None:
+    report = load_experiment(FOLDER / "paper" / f"efficiency_{name}.yaml").report
+    smallest = min(glot - max(tuned) for *tuned, glot in PRINTED[name].values())
+    (claim,) = (c for c in report.claims if isinstance(c, Claim) and "LoRA" in c.says)
+    assert claim.gap == pytest.approx(smallest)
+
+
+def test_tuned_backbones_are_tested_where_table_1_tests(stand_ins: Path) -> None:
+    """On GLUE's dev sets, that of STS-B too."""
+    there = load_experiment(FOLDER / "paper" / "table1.yaml").tasks
+    for name in PRINTED:
+        here = load_experiment(FOLDER / "paper" / f"efficiency_{name}.yaml").tasks
+        assert here == {task: there[task] for task in THREE}
 
 
 @pytest.mark.deep

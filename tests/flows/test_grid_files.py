@@ -34,11 +34,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(name: str, backbone: Path) -> tuple[Experiment, tuple[FitConfig, ...]]:
-    """The file with a small backbone, and the candidates of its one method."""
-    small = ["capture=hidden=2@tokens", "methods.GLOT.layer=hidden/2"]
-    experiment = load_experiment(
-        EXPERIMENTS / name, [f"backbone.source={backbone}", "backbone.max_length=16", *small]
-    )
+    """The file with a small backbone, and the candidates of its grid."""
+    small = [f"backbone.source={backbone}", "backbone.max_length=16"]
+    experiment = load_experiment(EXPERIMENTS / name, small)
     method = experiment.methods["GLOT"]
     assert isinstance(method, HeadMethod)
     cell = experiment.cell("GLOT", "MRPC", experiment.seeds[0])
@@ -60,9 +58,10 @@ def test_the_graph_of_a_grid_is_built(
     experiment, candidates = read(name, tiny_bert)
     assert len(set(map(str, candidates))) == n_candidates
     dag = Looked(experiment, tmp_path / "home")
-    assert len(dag.nodes.scores) == n_fits
-    assert len(dag.nodes.fits) == n_fits + 1, "and a constant answer"
-    assert len(dag.nodes.graph) == 4 + n_fits * (n_candidates + 2), "a node for each candidate"
+    assert {row for row, _, _ in dag.nodes.scores} == {"GLOT", "GLOT, shuffled labels"}
+    assert len(dag.nodes.scores) == 2 * n_fits
+    assert len(dag.nodes.fits) == 2 * n_fits + 1, "and a constant answer"
+    assert len(dag.nodes.graph) == 4 + n_fits * (n_candidates + 4), "a node for each candidate"
 
 
 def test_the_papers_grid_has_the_values_of_its_table_6(data: Path, tiny_bert: Path) -> None:

@@ -1,4 +1,4 @@
-"""`hidden/last`, `layers: -2` and `layers: htp` are numbers of the backbone before any key is made."""
+"""`hidden/last`, `hidden/-2`, `layers: -2` and `layers: htp` are numbers before any key is made."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,16 @@ def keys_of(backbone: Path, last: str) -> dict[str, str]:
             "layer": "hidden/1",
             "grid": {"layer": ["hidden/1", layer]},
         },
+        "prompted": {
+            "kind": "head",
+            "head": {"kind": "mean"},
+            "layer": "pooled/hidden_readout/" + ("-2" if last == "last" else "2"),
+            "recipe": "prompt",
+            "optim": OPTIM,
+        },
         "tuned": {"kind": "finetuned", "head": {"kind": "mean"}, "layer": layer, "train": "probe"},
     }
+    content["recipes"] = {"prompt": "template:template=the ice is {text} !"}
     graph = build_graph(load_experiment(content))
     return {node.label: node.id for node in graph.graph}
 
@@ -45,7 +53,7 @@ def test_it_has_the_keys_of_the_array_it_stands_for(
     save_model(model_type, tmp_path / "backbone")
     asked, meant = (keys_of(tmp_path / "backbone", last) for last in ("last", named))
     assert asked == meant
-    assert not [label for label in asked if "hidden/last" in label]
+    assert not [label for label in asked if "hidden/last" in label or "/-2" in label]
 
 
 @pytest.mark.parametrize(
@@ -82,3 +90,8 @@ def test_blocks_from_the_end_have_the_keys_of_their_numbers(tmp_path: Path) -> N
     assert counted == meant
     with pytest.raises(InputError, match="has 3 blocks, -3 to -1 from the end"):
         keys_of_layers(tmp_path / "backbone", "-4", "-1")
+    method = {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/-4", "optim": OPTIM}
+    with pytest.raises(InputError, match="has 3 blocks, -3 to -1 from the end"):
+        build_graph(
+            load_experiment(tiny_experiment(tmp_path / "backbone") | {"methods": {"mean": method}})
+        )

@@ -30,6 +30,7 @@ CUT = {
     "roberta": "hidden/3",
     "xlm-roberta": "hidden/1",
     "distilbert": "hidden/2",
+    "mpnet": "hidden/2",
 }
 """Architectures whose blocks behind the one that is read are left out."""
 WHOLE = (
