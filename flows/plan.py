@@ -110,7 +110,9 @@ class Plan:
         stores = [
             {
                 # The id follows from weights that do not exist yet.
-                "store_id": None if e.store_id in self.untrained or self.as_published else e.store_id,
+                "store_id": None
+                if e.store_id in self.untrained or self.as_published
+                else e.store_id,
                 "adapted": self.untrained.get(e.store_id),
                 "n_texts": e.n_texts,
                 "n_new_texts": e.n_new_texts,

@@ -3,7 +3,8 @@
 transformers calls a registered function in place of its own. Ours shows queries, keys, values and mask
 to the recorder, if there is one, and then attends as `sdpa` does, so no [T, T] matrix of weights exists.
 Where a gradient passes under autocast on a CPU it attends in float32: torch's kernel for the way back takes
-three to four times as long in bfloat16. Capped logits are computed without it, as they come.
+three to four times as long in bfloat16. Capped logits are computed without it, as they come. A bias by
+position is handed on with the mask, as one [T, T] matrix a head: the architecture has made it already.
 Axes: B texts, H attention heads, G key-value heads, T positions, Q the last of them (all without a cache of
 keys), D width of a head.
 """
@@ -60,6 +61,7 @@ def observed_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    position_bias: Float[Tensor, "b h q t"] | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "b q h d_v"], None]:
     """Attend as transformers' sdpa does, after passing the inputs to the recorder, if there is one.
@@ -73,6 +75,7 @@ def observed_attention(
         dropout: passed on; 0 for a frozen backbone.
         scaling: factor on the logits; None for 1 / sqrt(D).
         is_causal: None for the module's own `is_causal`.
+        position_bias: added to the scaled logits; not with `softcap`.
         kwargs: `softcap` for capped logits; the rest is passed on.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -91,10 +94,12 @@ def observed_attention(
             scaling=factor,
             causal=causal,
             softcap=softcap,
+            position_bias=position_bias,
         )
     if _held.get():
         query, key = query.detach(), key.detach()
     if softcap is not None:
+        assert position_bias is None, "no family caps its logits and has a bias on them"
         output = softcapped_attention(
             query, key, value, attention_mask, scaling=factor, causal=causal, softcap=softcap
         )
@@ -105,6 +110,9 @@ def observed_attention(
         query, key, value = query.float(), key.float(), value.float()
         if attention_mask is not None and attention_mask.is_floating_point():
             attention_mask = attention_mask.float()
+    if position_bias is not None:
+        # It is looked up in a table, which may be in another dtype than what is multiplied here.
+        position_bias = position_bias.to(query.dtype)
     with torch.autocast("cpu", enabled=False) if in_full else nullcontext():
         output, _ = sdpa_attention_forward(
             module,
@@ -115,6 +123,7 @@ def observed_attention(
             dropout=dropout,
             scaling=factor,
             is_causal=is_causal,
+            position_bias=position_bias,
             **kwargs,
         )
     return output.to(dtype) if in_full else output, None

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from permafrost.stages.extraction.attention import ATTENTION, register_attention
+from permafrost.stages.extraction.biased_attention import replace_attention
 from permafrost.stages.extraction.checkpoint import reason
 from permafrost.stages.extraction.device import choose_device
 from permafrost.stages.extraction.families import FAMILIES, Family, family_of
@@ -69,7 +70,8 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
     n_heads, d_model = config.num_attention_heads, config.hidden_size
     n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
     d_head = getattr(config, "head_dim", None) or d_model // n_heads
-    unused = config.pad_token_id + 1 if family.positions_after_padding else 0
+    padding = family.padding_index(config)
+    unused = 0 if padding is None else padding + 1
     return BackboneSizes(
         model_type=model_type,
         n_layers=config.num_hidden_layers,
@@ -142,7 +144,13 @@ def load_backbone(
     register_attention()
     model = _load_model(files, family, precision)
     cast(nn.Module, model).to(torch_device)
-    if model.config._attn_implementation != ATTENTION or not model._can_set_attn_implementation():
+    # Whatever calls our attention function, masks are made for its name.
+    is_routed = model.config._attn_implementation == ATTENTION
+    if family.attends_by == "biased_attention":
+        replace_attention(model, family)
+    else:
+        is_routed = is_routed and model._can_set_attn_implementation()
+    if not is_routed:
         raise InputError(
             f"transformers {transformers.__version__} does not route the attention of "
             f"{quoted(sizes.model_type)} "

@@ -1,14 +1,14 @@
 """The architectures that are supported, and where each keeps the parts that captures need.
 
 A family is listed only if the tests prove it: hidden states, values and attention rows equal to
-transformers' own, output projection consistent. An architecture is supported if and only if it
-routes its attention through transformers' AttentionInterface; some (Bloom, MPNet, DeBERTa-v2) accept
-another attention function and silently never call it, so the list is explicit.
+transformers' own, output projection consistent. An architecture is supported if it routes its attention
+through transformers' AttentionInterface, or if a module of ours stands in for its attention (MPNet). Some
+(Bloom, DeBERTa-v2) accept another attention function and silently never call it, so the list is explicit.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import transformers
@@ -45,6 +45,13 @@ class Family:
     """The linear layer of the keys alone, one of `attention_layers`; None where it is fused."""
     positions_after_padding: bool = False
     """Learned positions start after the padding index (RoBERTa), so those up to it are never used."""
+    fixed_padding: int | None = None
+    """The padding index that positions start after, where it is the same whatever the config says (MPNet)."""
+    attends_by: Literal["interface", "biased_attention"] = "interface"
+    """What calls our attention function: transformers' interface, or a module of ours in the place of the
+    architecture's own."""
+    block_returns: Literal["states", "tuple"] = "states"
+    """What a block returns: its states, or a tuple that begins with them."""
     embedding: str | None = None
     """The input embedding, from the model; given for decoders, whose unembedding may be tied to it."""
     load_options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -65,6 +72,12 @@ class Family:
     def norm_module(self, model: "transformers.PreTrainedModel") -> nn.Module | None:
         """The final norm, or None."""
         return model.get_submodule(self.final_norm) if self.final_norm else None
+
+    def padding_index(self, config: "transformers.PreTrainedConfig") -> int | None:
+        """The token that positions are not counted at, and start after; None where they start at 0."""
+        if not self.positions_after_padding:
+            return None
+        return config.pad_token_id if self.fixed_padding is None else self.fixed_padding
 
     def has_final_norm(self, config: "transformers.PreTrainedConfig") -> bool:
         """Whether a model with this config has a final norm."""
@@ -125,6 +138,22 @@ FAMILIES: dict[str, Family] = {
         feed_forward_layers=_inside("ffn", "lin1", "lin2"),
         attention_norms=("sa_layer_norm",),
         keys="attention.k_lin",
+    ),
+    "mpnet": Family(
+        blocks="encoder.layer",
+        attention="attention.attn",
+        output_projection="attention.attn.o",
+        final_norm=None,
+        is_decoder=False,
+        attention_layers=_inside("attention.attn", "q", "k", "v", "o"),
+        feed_forward_layers=("intermediate.dense", "output.dense"),
+        attention_norms=("attention.LayerNorm",),
+        keys="attention.attn.k",
+        positions_after_padding=True,
+        fixed_padding=1,
+        attends_by="biased_attention",
+        block_returns="tuple",
+        load_options={"add_pooling_layer": False},
     ),
     "modernbert": Family(
         blocks="layers",

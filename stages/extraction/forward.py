@@ -66,8 +66,7 @@ def forward(
 def padded_batch(backbone: Backbone, encoded: Encoded, recipe: Recipe) -> Batch:
     """Encoded texts as one batch on the backbone's device, padded on the right."""
     # RoBERTa counts positions over tokens that are not padding, so there the id has to be the right one.
-    after_padding = backbone.family.positions_after_padding
-    pad_token = int(backbone.model.config.pad_token_id or 0) if after_padding else 0
+    pad_token = backbone.family.padding_index(backbone.model.config) or 0
     batch = pad(encoded, definite_readout(recipe), pad_token, backbone.device)
     has_inserts = batch.placeholders is not None or batch.copies is not None
     assert recipe.rewiring is not None or not has_inserts, "placeholders need a rewiring"

@@ -21,6 +21,7 @@ def attention_row(
     scaling: float,
     causal: bool,
     softcap: float | None = None,
+    position_bias: Float[Tensor, "b h q k"] | None = None,
 ) -> Float[Tensor, "b k h"]:
     """Softmax weights that the query at position `at` gives every key, float32, in O(K * D).
 
@@ -33,6 +34,9 @@ def attention_row(
     logits_BGRK = _logits(grouped_BGRD * scaling, key.float())
     if softcap is not None:
         logits_BGRK = torch.tanh(logits_BGRK / softcap) * softcap
+    if position_bias is not None:
+        bias_BHK = position_bias[text_B, :, at].float()
+        logits_BGRK = logits_BGRK + bias_BHK.unflatten(1, (key.shape[1], -1))
     if mask is not None:
         seen_BK = mask[text_B, 0, at]
     elif causal:

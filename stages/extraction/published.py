@@ -61,6 +61,12 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "intfloat/e5-small-v2": {**_E5, **_E5_SMALL},
     "intfloat/e5-base-v2": _E5,
     "intfloat/e5-large-v2": {**_E5, **_LARGE},
+    "sentence-transformers/all-mpnet-base-v2": {
+        "model_type": "mpnet",
+        "vocab_size": 30_527,
+        "max_position_embeddings": 514,
+        "pad_token_id": 1,
+    },
     "gpt2-medium": {"model_type": "gpt2", "n_embd": 1024, "n_layer": 24, "n_head": 16},
     "mistralai/Mistral-7B-v0.1": _MISTRAL,
     "mistralai/Mistral-7B-Instruct-v0.3": {**_MISTRAL, "vocab_size": 32_768},

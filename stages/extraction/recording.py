@@ -82,6 +82,7 @@ class Recorder:
         scaling: float,
         causal: bool,
         softcap: float | None,
+        position_bias: Float[Tensor, "b h q t"] | None,
     ) -> None:
         """Called before block `block` attends; queries and keys are after rotary embedding."""
         if ("values", block) in self._wanted:
@@ -95,6 +96,7 @@ class Recorder:
                 scaling=scaling,
                 causal=causal,
                 softcap=softcap,
+                position_bias=position_bias,
             )
             self._record("attention_rows", block, row)
         if block == self._stop_after and self._leave == "inside":

@@ -3,7 +3,7 @@
 As long as the blocks below are frozen, what they give a text does not change, so one extraction of one layer
 stands in for all of them. The model's own forward makes masks and positions; the blocks below hand on what
 they are given, and the first that runs gets the stored states in its place. So there is nothing to know of a
-family but where its blocks are.
+family but where its blocks are and how they hand on.
 Axes: B texts, T positions of the longest, N tokens of all texts, D width of the states, E of the embeddings.
 """
 
@@ -107,9 +107,11 @@ def _padded(backbone: Backbone, rows: Ragged, batch: Batch) -> Float[Tensor, "b 
 def _entering(backbone: Backbone, n_below: int, states: Float[Tensor, "b t d"]) -> Iterator[None]:
     """In the body, so many first blocks compute nothing, and the next one gets `states`."""
 
+    handed_on = _handed_on if backbone.family.block_returns == "states" else _handed_on_in_a_tuple
+
     def around(block: int, forward: Forward) -> Forward:
         if block < n_below:
-            return _handed_on
+            return handed_on
         return partial(_given, states, forward) if block == n_below else forward
 
     with wrapped(backbone.family.block_list(backbone.model), around):
@@ -119,6 +121,11 @@ def _entering(backbone: Backbone, n_below: int, states: Float[Tensor, "b t d"]) 
 def _handed_on(*args: Any, **kwargs: Any) -> Tensor:
     """A block that does not run."""
     return args[0] if args else kwargs["hidden_states"]
+
+
+def _handed_on_in_a_tuple(*args: Any, **kwargs: Any) -> tuple[Tensor]:
+    """The same where the model takes its states out of a tuple."""
+    return (_handed_on(*args, **kwargs),)
 
 
 def _given(states: Tensor, forward: Forward, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,6 @@ inside `canvas.drawing()`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from permafrost.stages.metrics.correlations import spearman
 from permafrost.stages.metrics.records import ALIGNED, ALIGNMENT
 from permafrost.stages.report.cells import Cell, CellResult
 from permafrost.stages.report.frame import add_line, marks_of, panel_title, ring, rows_of_panels
@@ -48,14 +48,11 @@ class AlignedRun:
     def correlation(self) -> float | None:
         """Spearman's rank correlation of distance and metric on dev over the epochs; negative where one runs
         against the other. None for fewer than three epochs, or where one of the two never changes."""
-        from scipy.stats import spearmanr
-
         known = np.isfinite(self.run.dev_metric) & np.isfinite(self.distance)
         distance, metric = self.distance[known], self.run.dev_metric[known]
         if len(distance) < _LEAST_EPOCHS or not (np.ptp(distance) and np.ptp(metric)):
             return None
-        found: Any = spearmanr(distance, metric)
-        return float(found.statistic)
+        return spearman(distance, metric)
 
     @property
     def is_nearest_at_peak(self) -> bool:

@@ -106,9 +106,18 @@ class _HeadsRecorder(Recorder):
         scaling: float,
         causal: bool,
         softcap: float | None,
+        position_bias: Float[Tensor, "b h t t"] | None,
     ) -> None:
         """Block `block` is about to attend."""
-        found = attention_weights(query, key, mask, scaling=scaling, causal=causal, softcap=softcap)
+        found = attention_weights(
+            query,
+            key,
+            mask,
+            scaling=scaling,
+            causal=causal,
+            softcap=softcap,
+            position_bias=position_bias,
+        )
         self.weights[block], self.values[block] = found[0], value[0]
 
 

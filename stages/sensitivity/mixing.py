@@ -50,10 +50,17 @@ class _WeightsRecorder(Recorder):
         scaling: float,
         causal: bool,
         softcap: float | None,
+        position_bias: Float[Tensor, "b h t t"] | None,
     ) -> None:
         """Block `block` is about to attend."""
         weights = attention_weights(
-            query, key, mask, scaling=scaling, causal=causal, softcap=softcap
+            query,
+            key,
+            mask,
+            scaling=scaling,
+            causal=causal,
+            softcap=softcap,
+            position_bias=position_bias,
         )
         self.weights[block] = weights[0].double().mean(0).cpu().numpy()
 
@@ -66,12 +73,15 @@ def attention_weights(
     scaling: float,
     causal: bool,
     softcap: float | None,
+    position_bias: Float[Tensor, "b h t t"] | None,
 ) -> Float[Tensor, "b h t t"]:
     """Softmax weights of every query over every key, float32: for short inputs, as it holds T x T numbers."""
     key_BHTD = key.float().repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     logits_BHTT = query.float() @ key_BHTD.mT * scaling
     if softcap is not None:
         logits_BHTT = torch.tanh(logits_BHTT / softcap) * softcap
+    if position_bias is not None:
+        logits_BHTT = logits_BHTT + position_bias.float()
     length = query.shape[2]
     if mask is not None:
         seen = mask

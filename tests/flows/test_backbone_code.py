@@ -61,6 +61,7 @@ def test_hooks_and_attention_of_the_backbone_are_in_the_key(stage: type[Stage]) 
     code = code_of(stage)
     for name in (
         f"{ATTENTION}:observed_attention",
+        "permafrost.stages.extraction.biased_attention:BiasedSelfAttention",
         "permafrost.stages.extraction.recording:watch",
         "permafrost.stages.extraction.families:FAMILIES",
     ):

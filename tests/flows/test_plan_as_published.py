@@ -26,6 +26,7 @@ N_PARAMETERS = {
     "intfloat/e5-small-v2": 33.4e6,
     "intfloat/e5-base-v2": 109.5e6,
     "intfloat/e5-large-v2": 335.1e6,
+    "sentence-transformers/all-mpnet-base-v2": 109.5e6,
     "gpt2-medium": 354.8e6,
     "mistralai/Mistral-7B-v0.1": 7.111e9,
     "mistralai/Mistral-7B-Instruct-v0.3": 7.114e9,

@@ -101,11 +101,12 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float = STATE_TOLERANCE) -> b
 
 @contextmanager
 def seen(module: nn.Module, *, inputs: bool = False) -> Iterator[list[Tensor]]:
-    """Inputs or outputs that pass a module."""
+    """Inputs or outputs that pass a module; of several outputs the first."""
     passed: list[Tensor] = []
 
     def hook(_module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        passed.append(args[0] if inputs else output)
+        first = output[0] if isinstance(output, tuple) else output
+        passed.append(args[0] if inputs else first)
 
     handle = module.register_forward_hook(hook)
     try:
@@ -142,7 +143,7 @@ def projection(model: nn.Module, block: int) -> nn.Module:
     return submodule(
         block_list(model)[block - 1],
         *("attention.output.dense", "o_proj", "out_proj", "out_lin"),
-        *("attn.c_proj", "attention.dense", "attn.Wo"),
+        *("attn.c_proj", "attention.dense", "attn.Wo", "attn.o"),
     )
 
 
@@ -158,7 +159,8 @@ def value_module(model: nn.Module, block: int) -> nn.Module:
     """The linear layer that values come from, with queries and keys in some families."""
     return submodule(
         block_list(model)[block - 1],
-        *("self.value", "v_proj", "v_lin", "c_attn", "query_key_value", "qkv_proj", "Wqkv"),
+        *("self.value", "attn.v", "v_proj", "v_lin"),
+        *("c_attn", "query_key_value", "qkv_proj", "Wqkv"),
     )
 
 

@@ -5,9 +5,11 @@ import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -26,6 +28,7 @@ from permafrost.stages.extraction.facts import facts_of, max_length_of
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import PlainRecipe, encode
 from permafrost.storage.errors import InputError
+from tests.stages.extraction.references import close
 from tests.stages.extraction.tiny_models import TEXTS, VOCABULARY, save_model
 
 Files = Callable[[str], BackboneFiles]
@@ -87,7 +90,7 @@ def test_a_loaded_backbone_is_frozen_and_keeps_no_cache(tiny_files: Files) -> No
     assert backbone.model(input_ids=ids).past_key_values is None
 
 
-@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("family", ["bert", "llama", "mpnet"])
 def test_running_a_backbone_leaves_its_weights_and_gradients_alone(
     tiny_files: Files, family: str
 ) -> None:
@@ -166,6 +169,7 @@ def test_weights_of_other_shapes_or_broken_files_are_refused(copy: Callable[[str
     ("model_type", "changes", "message"),
     [
         ("bert", {"is_decoder": True}, "'bert' model set to be a decoder"),
+        ("mpnet", {"is_decoder": True}, "'mpnet' model set to be a decoder"),
         ("llama", {"is_causal": False}, "attend in both directions"),
         ("gemma2", {"use_bidirectional_attention": True}, "attend in both directions"),
         ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised weights"),
@@ -204,11 +208,29 @@ def test_a_device_that_is_not_there_is_refused(
 
 def test_positions_that_roberta_never_uses_do_not_count(tiny_files: Files) -> None:
     assert read_sizes(tiny_files("roberta")).max_positions == 64
+    assert read_sizes(tiny_files("mpnet")).max_positions == 64
     assert read_sizes(tiny_files("bert")).max_positions == 64
 
 
+def test_mpnet_counts_positions_after_1_whatever_its_config_pads_with(
+    copy: Callable[[str], Path],
+) -> None:
+    files = change_config(copy("mpnet"), pad_token_id=0)
+    assert read_sizes(files).max_positions == 64
+    backbone = load_backbone(files, "float32", "cpu")
+    recipe = PlainRecipe(readout="first")
+    batch = encode(recipe, backbone.tokenizer, ["ice", "the ice . " * 40], 64)
+    rows = forward(backbone, batch, ["hidden/3"], recipe)["hidden/3"]
+    theirs = transformers.AutoModel.from_pretrained(files.folder, attn_implementation="eager")
+    for i, (start, end) in enumerate(pairwise(batch.token_ids.offsets.tolist())):
+        ids = torch.from_numpy(batch.token_ids[i].astype(np.int64))[None]
+        with torch.no_grad():
+            expected = theirs.eval()(input_ids=ids).last_hidden_state[0]
+        assert close(rows[start:end], expected)
+
+
 def test_the_longest_input_that_sizes_allow_runs(tiny_files: Files) -> None:
-    for model_type in ("roberta", "bert", "gpt2", "opt", "distilbert"):
+    for model_type in ("roberta", "mpnet", "bert", "gpt2", "opt", "distilbert"):
         backbone = load_backbone(tiny_files(model_type), "float32", "cpu")
         n = backbone.sizes.max_positions
         ids = encode(PlainRecipe(), backbone.tokenizer, ["the ice . " * 40], n)

@@ -153,7 +153,7 @@ class TestEveryFamily:
                 assert close(rows.float(), full[name], BF16_TOLERANCE), name
 
 
-@pytest.mark.parametrize("model_type", ["bert", "llama"])
+@pytest.mark.parametrize("model_type", ["bert", "llama", "mpnet"])
 def test_pooled_arrays_are_poolings_of_token_arrays(pair: Pairs, model_type: str) -> None:
     backbone = pair(model_type).backbone
     batch = encoded(backbone, "plain:specials=exclude")
@@ -179,7 +179,7 @@ def test_pooled_arrays_are_poolings_of_token_arrays(pair: Pairs, model_type: str
 
 
 def test_the_amount_of_padding_changes_nothing(pair: Pairs) -> None:
-    for model_type in ("roberta", "mistral"):
+    for model_type in ("roberta", "mpnet", "mistral"):
         backbone = pair(model_type).backbone
         capture = EVERYTHING + ",hidden=all@mean"
         little = encoded(backbone, texts=(TEXTS[0], TEXTS[1]))
@@ -348,7 +348,7 @@ def test_trained_decoders_give_eager_attention_rows_and_states() -> None:
             assert close(final, theirs.last_hidden_state[0])
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "mpnet"])
 def test_left_padding_in_an_encoder_agrees(model_type: str, pair: Pairs) -> None:
     """transformers with padding on the left and positions that count real tokens, against ours."""
     found = pair(model_type)
@@ -361,7 +361,7 @@ def test_left_padding_in_an_encoder_agrees(model_type: str, pair: Pairs) -> None
     for i, tokens in enumerate(batch.token_ids):
         ids[i, longest - len(tokens) :] = torch.from_numpy(tokens.astype(np.int64))
         mask[i, longest - len(tokens) :] = 1
-    # RoBERTa counts positions over real tokens by itself.
+    # RoBERTa and MPNet count positions over real tokens by themselves.
     positions = {"position_ids": (mask.cumsum(1) - 1).clamp(0)} if model_type == "bert" else {}
     with torch.no_grad():
         states = found.reference(

@@ -12,13 +12,20 @@ TOLERANCE = 2e-6
 
 
 def written_out(
-    query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float | None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """All weights, `[B, H, Q, K]`, with keys repeated for the queries that share them."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     logits = torch.einsum("bhqd,bhkd->bhqk", query, key) * scaling
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias
     if mask is not None:
         logits = logits + torch.where(mask, 0.0, float("-inf"))
     return logits.softmax(-1)
@@ -60,6 +67,23 @@ def test_a_row_is_a_row_of_the_whole_softmax(
     weights = written_out(query, key, mask if full is None else full, 0.3, softcap)
     for i in range(2):
         assert torch.allclose(row[i], weights[i, :, at[i]].T, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seen", [None, PADDING[:, None, None].expand(-1, -1, 11, -1)])
+def test_a_row_has_the_bias_of_its_query(
+    inputs: tuple[Tensor, Tensor, Tensor], seen: Tensor | None
+) -> None:
+    query, key, _ = inputs
+    bias = torch.randn(2, 6, 11, 11, generator=torch.Generator().manual_seed(4)) * 3
+    at = torch.tensor([10, 4])
+    row = attention_row(query, key, seen, at, scaling=0.3, causal=False, position_bias=bias)
+    weights = written_out(query, key, seen, 0.3, None, bias)
+    for i in range(2):
+        assert torch.allclose(row[i], weights[i, :, at[i]].T, atol=TOLERANCE)
+    half = attention_row(
+        query, key, seen, at, scaling=0.3, causal=False, position_bias=bias.bfloat16()
+    )
+    assert half.dtype == torch.float32
 
 
 def test_a_row_of_half_precision_inputs_is_float32(

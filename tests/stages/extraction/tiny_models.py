@@ -22,6 +22,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     ModernBertConfig,
+    MPNetConfig,
     OPTConfig,
     Phi3Config,
     PreTrainedConfig,
@@ -33,10 +34,10 @@ from transformers import (
 )
 
 N_LAYERS, D_MODEL, N_HEADS, N_KV_HEADS, VOCABULARY = 3, 32, 4, 2, 320
-OFTEN = ("bert", "modernbert", "gpt2", "llama", "gemma2", "qwen3")
-"""Families that `make test` tries everything on, for what they differ in: absolute, learned and rotary
-positions, local attention, one product for query, key and value, fewer heads of keys, soft caps, norms of
-queries and keys, norms behind blocks. `make test-deep` has the others."""
+OFTEN = ("bert", "mpnet", "modernbert", "gpt2", "llama", "gemma2", "qwen3")
+"""Families that `make test` tries everything on, for what they differ in: absolute, learned, relative and
+rotary positions, local attention, one product for query, key and value, fewer heads of keys, soft caps, norms
+of queries and keys, norms behind blocks. `make test-deep` has the others."""
 WINDOW = 5
 """Sliding window, shorter than the longest of TEXTS."""
 _SENTENCES = (
@@ -83,6 +84,7 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
         initializer_range=0.25,
         pad_token_id=1,
     ),
+    "mpnet": lambda: MPNetConfig(**_SIZES, max_position_embeddings=66, **_SPECIAL),
     "modernbert": lambda: ModernBertConfig(
         **_SIZES,
         max_position_embeddings=64,
@@ -198,7 +200,7 @@ def save_model(
                     parameter, mean=float("norm" in name or "ln_" in name), std=0.2
                 )
     model.to(dtype).save_pretrained(folder)
-    is_encoder = "bert" in model_type
+    is_encoder = "bert" in model_type or model_type == "mpnet"
     tokenizer = word_tokenizer() if is_encoder else byte_tokenizer(adds_bos=model_type != "gpt2")
     tokenizer.save_pretrained(folder)
     return folder

@@ -89,7 +89,7 @@ def test_a_token_that_stands_last_is_read_itself(pair: Pairs, family: str) -> No
     assert close(read_states(both.backbone, batch, recipe, "last", tokens, "last"), expected)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert", "mpnet"])
 def test_the_input_is_one_token_longer_and_in_a_decoder_the_graph_sees_no_text(
     pair: Pairs, family: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_the_input_is_one_token_longer_and_in_a_decoder_the_graph_sees_no_text(
     finally:
         handle.remove()
     assert lengths == [len(ids) + 1] * 2
-    assert torch.equal(*first) == (family != "bert")
+    assert torch.equal(*first) == backbone.family.is_decoder
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_gradients_are_those_of_differences(pair: Pairs) -> None:
     assert float((gradient * direction).sum()) == pytest.approx(float(difference), rel=2e-2)
 
 
-@pytest.mark.parametrize("family", ["llama", "bert"])
+@pytest.mark.parametrize("family", ["llama", "bert", "mpnet"])
 def test_with_a_gradient_low_precision_on_a_cpu_attends_in_full(
     pair: Pairs, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +195,7 @@ def test_with_a_gradient_low_precision_on_a_cpu_attends_in_full(
     assert {is_low for is_low, _ in seen} == {True}
 
 
-@pytest.mark.parametrize("family", ["bert", "mistral"])
+@pytest.mark.parametrize("family", ["bert", "mistral", "mpnet"])
 def test_a_zero_token_is_the_text_with_a_zero_embedding_before_it(pair: Pairs, family: str) -> None:
     both = pair(family)
     batch, recipe = encoded(both.backbone), resolved(both.backbone, "plain")

@@ -39,8 +39,9 @@ from tests.stages.finetune.test_tuned_head import OPTIM, TEXTS, data_of, live, s
 GRADIENTS = 1e-4
 """Of the largest number: rounding passes the wide weights of three blocks, forwards and back."""
 Files = Callable[[str], BackboneFiles]
-SHORT = {"bert", "gemma2", "gpt2", "modernbert", "opt"}
-"""Both kinds of masks, windows, learned and rotary positions; deep tests have the other families."""
+SHORT = {"bert", "gemma2", "gpt2", "modernbert", "mpnet", "opt"}
+"""Both kinds of masks, windows, learned, relative and rotary positions, states in a tuple; deep tests have
+the other families."""
 TAKEN = np.array([3, 0, 11, 3, 7])
 """Texts of different lengths, one twice."""
 
@@ -78,7 +79,7 @@ def agree(files: BackboneFiles, n_blocks: int, array: str) -> None:
     assert len(mine) >= 7
     for name, gradient in theirs.items():
         # It adds the same to every score of a query, so that its gradient is rounding.
-        if not name.endswith(("k_proj/bias", "key/bias", "k_lin/bias")):
+        if not name.endswith(("k_proj/bias", "key/bias", "k_lin/bias", "attn/k/bias")):
             assert close(mine[name], gradient, GRADIENTS), name
     assert any(gradient.abs().max() > 1e-3 for gradient in theirs.values())
 
@@ -109,6 +110,14 @@ def test_a_model_whose_states_are_wider_than_its_embeddings_agrees_too(tmp_path:
     changes: dict[str, Any] = {"do_layer_norm_before": False, "word_embed_proj_dim": 16}
     files = find_backbone(BackboneConfig(source=str(save_model("opt", tmp_path, **changes))))
     agree(files, 2, "hidden/3")
+
+
+def test_any_number_of_blocks_below_hands_on(tmp_path: Path) -> None:
+    """MPNet takes the first of what a block returns, which of bare states would be one axis less a block."""
+    files = find_backbone(
+        BackboneConfig(source=str(save_model("mpnet", tmp_path, num_hidden_layers=6)))
+    )
+    agree(files, 1, "hidden/6")
 
 
 def test_nothing_below_is_needed(tiny_files: Files) -> None:

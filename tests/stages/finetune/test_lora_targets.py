@@ -29,13 +29,13 @@ from tests.stages.finetune.small_lora import (
 Pairs = Callable[[str], Pair]
 KEYS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "opt"), 64),
-    "distilbert": 64,
+    **dict.fromkeys(("distilbert", "mpnet"), 64),
     **dict.fromkeys(("llama", "mistral", "qwen2", "gemma2"), 48),
     "qwen3": 56,
 }
 """Inputs and outputs of the keys of a block; families that are missing fuse them."""
 NORMS = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "distilbert"), 192),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "distilbert", "mpnet"), 192),
     **dict.fromkeys(("gpt2", "gpt_neox", "opt"), 192),
     **dict.fromkeys(("llama", "mistral", "qwen2", "phi3"), 96),
     # Two norms; queries and keys of width 12 have their own; the first block has none, and none has a bias.
@@ -44,7 +44,7 @@ NORMS = {
     "modernbert": 64,
 }
 """Parameters of the attention's norms in three blocks."""
-FEW = {"bert", "gemma2", "gpt2", "qwen3"}
+FEW = {"bert", "gemma2", "gpt2", "mpnet", "qwen3"}
 FEW_OF_THEM = [
     *sorted(FEW),
     *(pytest.param(f, marks=pytest.mark.deep) for f in sorted(COUNTS.keys() - FEW)),
@@ -94,7 +94,7 @@ def test_norms_of_the_attention_are_trained_whole(own: Own, pair: Pairs, family:
     assert torch.equal(read_states(shared, batch, recipe, "last"), base), "nobody else's"
 
 
-@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("family", ["bert", "llama", "mpnet"])
 def test_trained_norms_are_saved_as_peft_reads_them(own: Own, tmp_path: Path, family: str) -> None:
     backbone, again = own(family), own(family)
     config = Lora(r=2, targets="attention_and_norms")

@@ -33,7 +33,7 @@ def values(found: MappedAttention, measure: str) -> list[float]:
     return [p.value for p in found.curves.points if p.measure == f"attention of {measure}"]
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "bert", "mpnet"])
 def test_a_map_is_transformers_own_attention_averaged_over_heads(
     pair: Pairs, model_type: str
 ) -> None:

@@ -84,7 +84,7 @@ def test_the_stage_is_the_mean_over_texts_of_its_parts(pair: Pairs, recipe: str)
         assert (row["sensitivity"], row["rank_correlation"]) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "bert"])
+@pytest.mark.parametrize("model_type", ["llama", "bert", "mpnet"])
 def test_the_same_twice_and_from_a_folder(pair: Pairs, model_type: str, tmp_path: Path) -> None:
     both = pair(model_type)
     config = SMALL.model_copy(update={"n_directions": 5, "n_bins": 2})

@@ -35,7 +35,7 @@ def rows(batch: Encoded) -> list[list[int]]:
     return [ids.tolist() for ids in batch.token_ids]
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2", "llama"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "mpnet", "gpt2", "llama"])
 def test_plain_tokens_are_those_of_the_tokenizer(tiny_files: Files, model_type: str) -> None:
     tokenizer = load_tokenizer(tiny_files(model_type))
     batch = encode(PlainRecipe(), tokenizer, TEXTS, 200)
