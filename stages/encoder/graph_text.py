@@ -102,7 +102,7 @@ class FittedGraphText:
         else:
             given = given_triples(rows, list(graphs), relations)
         collector, items = given
-        return corpus_of_items(items, collector, relations)
+        return corpus_of_items(items, collector, relations, self.tuned.relation_words)
 
     def descriptions(self, corpus: GraphCorpus) -> list[str] | None:
         """The description of each item with its text; None for a model that embeds none."""

@@ -53,20 +53,15 @@ def cases_of(corpus: GraphCorpus, split: str) -> Cases:
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
-    """Raises: InputError: the loss is of another kind of task, a split is missing, or the batches are too
-    small for it."""
+    """Raises: InputError: the loss is of another kind of task, a split is missing (of train only if
+    something is trained), or the batches are too small for it."""
     if corpus.task not in config.loss.task_kinds:
         raise InputError(
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
             f"corpus is of kind {corpus.task}; use a loss for this kind"
         )
-    n_train = len(cases_of(corpus, "train"))
-    least = config.loss.least_batch
-    if min(n_train, config.optim.batch_size) < least:
-        raise InputError(
-            f"the loss {quoted(config.loss.kind)} needs batches of at least {least} cases, but there are "
-            f"{n_train} in train and optim.batch_size is {config.optim.batch_size}"
-        )
+    if not config.trains_nothing:
+        _require_batches(config, len(cases_of(corpus, "train")))
     if config.metric == "accuracy":
         for split in SPLITS:
             cases_of(corpus, split)
@@ -79,9 +74,19 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
         )
     relevant = corpus.judgements.filter(pc.greater(corpus.judgements.column("grade"), 0))
     found = pc.unique(relevant.column("split")).to_pylist()
-    if missing := [split for split in ("train", *SPLITS) if split not in found]:
+    needed = SPLITS if config.trains_nothing else ("train", *SPLITS)
+    if missing := [split for split in needed if split not in found]:
         raise InputError(
             f"no document is relevant to a query of {' and '.join(missing)}: grades above 0 are of "
-            f"{' and '.join(found) or 'no split'} alone; give a relevant document in each of train, dev and "
-            "test"
+            f"{' and '.join(found) or 'no split'} alone; give a relevant document in each of "
+            f"{', '.join(needed[:-1])} and {needed[-1]}"
+        )
+
+
+def _require_batches(config: FinetuneConfig, n_train: int) -> None:
+    least = config.loss.least_batch
+    if min(n_train, config.optim.batch_size) < least:
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} needs batches of at least {least} cases, but there are "
+            f"{n_train} in train and optim.batch_size is {config.optim.batch_size}"
         )

@@ -75,6 +75,20 @@ class FinetuneConfig(BaseModel):
     """`random` is a control: each node label has a vector of normal numbers."""
 
     @model_validator(mode="after")
+    def _controls_are_of_what_is_read(self) -> "FinetuneConfig":
+        controls = {
+            "graphs": self.graphs == "shuffled",
+            "node_features": self.node_features == "random",
+        }
+        if not self.model.reads_graphs and (names := [name for name in controls if controls[name]]):
+            values = " and ".join(f"{name} is {getattr(self, name)}" for name in names)
+            raise ValueError(
+                f"{values}, but the model, of kind {self.model.kind}, reads no graphs, so that this would "
+                f"change nothing; leave {' and '.join(names)} out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _descriptions_are_of_the_own_graph(self) -> "FinetuneConfig":
         if self.graphs == "shuffled" and self.model.reads_descriptions:
             raise ValueError(
@@ -118,6 +132,34 @@ class FinetuneConfig(BaseModel):
                 f"loss {self.loss.kind} pairs queries and documents across branches, but the model, of kind "
                 f"{self.model.kind}, has one branch; set branches: within, or take gt2vec with description: "
                 "trained"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _both_branches_count(self) -> "FinetuneConfig":
+        model = self.model
+        if model.n_branches == 1:
+            return self
+        of_graph, of_description = model.branch_weights
+        if of_graph == 0 and model.n_scorers > 1 and isinstance(self.loss, ScoreLoss):
+            raise ValueError(
+                "graph_weight is 0 and branch_scorers is own, so that the scorer of graph and text, which is "
+                "evaluated, would never be trained; set branch_scorers: shared, or give graph_weight a value"
+            )
+        is_across = isinstance(self.loss, VectorLoss) and self.loss.pairs_across
+        is_aligned = model.alignment is not None and model.alignment_weight > 0
+        if is_across or is_aligned:
+            return self
+        alone = "there is no alignment" if model.alignment is None else "lam is 0"
+        if of_graph == 0:
+            raise ValueError(
+                f"graph_weight is 0 and {alone}, so that the graph token, which is evaluated, would never be "
+                "trained; give graph_weight a value, or align the branches"
+            )
+        if of_description == 0:
+            raise ValueError(
+                f"description_weight is 0 and {alone}, so that descriptions would change nothing; set "
+                "description: none, give description_weight a value, or align the branches"
             )
         return self
 

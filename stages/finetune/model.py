@@ -81,6 +81,11 @@ class GraphTextModel(Kind, ABC):
         return (1.0, 1.0)
 
     @property
+    def n_scorers(self) -> int:
+        """How many scorers its branches have: one of each, or one that all share."""
+        return 1
+
+    @property
     def text_of_readout(self) -> ReadoutText:
         """Whose vector of the text its readout reads."""
         return "backbone"

@@ -84,6 +84,7 @@ def _untrained(
         state=trainee.model.state_dict(),
         tuned=None,
         relations=data.corpus.relations,
+        relation_words=data.corpus.relation_words,
     )
 
 

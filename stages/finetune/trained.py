@@ -57,6 +57,8 @@ class FinetuneResult:
     """What was trained of the backbone."""
     relations: tuple[str, ...]
     """Of the graphs' own edges, in the order of the corpus: what the model knows."""
+    relation_words: tuple[str, ...]
+    """Each of them in words, as the descriptions that it read have it."""
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class FinetuneResult:
             state=dict(trainer.kept),
             tuned=trainee.model.tuned,
             relations=trainee.data.corpus.relations,
+            relation_words=trainee.data.corpus.relation_words,
         )
 
     def save(self, folder: Path) -> None:
@@ -95,6 +98,7 @@ class FinetuneResult:
             "config": self.config.model_dump(mode="json"),
             "facts": asdict(self.facts),
             "relations": list(self.relations),
+            "relation_words": list(self.relation_words),
             "epoch": self.best.epoch,
             "dev_metric": self.best.dev_metric,
             "at_a_time": self.at_a_time,
@@ -121,6 +125,8 @@ class Finetuned:
     state: Mapping[str, Tensor]
     relations: tuple[str, ...]
     """Of the edges that it knows, without inverses and those of the query node."""
+    relation_words: tuple[str, ...] = ()
+    """Each of them in words, for descriptions; those of `in_words` if not given, as in an older file."""
 
     def module(self, backbone: Backbone | None = None) -> GraphTextModule:
         """The model in evaluation mode, without gradients.
@@ -162,6 +168,7 @@ def load_finetuned(folder: Path) -> Finetuned:
             record["dev_metric"],
             joined_state(load_file(folder / WEIGHTS), tuned),
             tuple(record["relations"]),
+            tuple(record.get("relation_words", ())),
         )
     except FileNotFoundError as error:
         raise NotFoundError(

@@ -5,6 +5,7 @@ Axes: c cases, i items, d width of an embedding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,11 +76,15 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         if self.model.n_parameters:
             self.optimizer = finetune_optimizer(config.optim, self.model)
         self.reader = data.controlled(config, module.tuned)
-        self.train = trained_cases(config, data)
         self.aligned: list[Aligned] = []
         self.fitting = Fitting(
             self.model, device, config.optim.at_a_time, "one text with its graph"
         )
+
+    @cached_property
+    def train(self) -> Cases:
+        """See `trained_cases`; a corpus for which nothing is trained may have none."""
+        return trained_cases(self.config, self.data)
 
     @property
     def plan(self) -> Plan:

@@ -17,12 +17,15 @@ import torch
 
 import permafrost
 from permafrost.flows.cli import main
+from permafrost.stages.encoder.graph_text import FittedGraphText, find_graph_text
 from permafrost.stages.finetune.trained import RECORD, WEIGHTS, load_finetuned
 from permafrost.stages.finetune.tuned import TUNED
+from permafrost.stages.graphs.given import TextRows
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.features.store import all_stores
+from permafrost.storage.progress import SilentProgress
 from tests.flows.experiments import run_in
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
@@ -36,6 +39,8 @@ GRAPHS = [
     [("cup", "atLocation", "garden")],
 ]
 """Of the texts above; one triple is there twice."""
+RELATION_WORDS = {"in": "was under the"}
+"""Of the source; the name of the other relation is split."""
 METHODS = {
     "full": {"kind": "gt2vec", "encoder": ENCODER},
     "beside": {"kind": "qa_gnn", "encoder": ENCODER},
@@ -66,7 +71,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     made = tmp_path_factory.mktemp("trained")
-    source = small_tables.write(made / "tables")
+    source = small_tables.write(made / "tables") | {"relation_words": RELATION_WORDS}
     save_model("llama", made / "llama")
     save_model("bert", made / "bert")
     nodes = {"backbone": {"source": str(made / "bert"), "max_length": 16}}
@@ -164,6 +169,25 @@ def test_vectors_are_those_that_were_scored(
     assert facts["head"] == trained.models[model]
     assert facts["graphs"]["kind"] == "tables"
     assert len(facts["stores"]) == (1 if model == "words" else 2)
+
+
+def test_descriptions_are_worded_as_in_training(trained: Trained, tmp_path: Path) -> None:
+    """By the words that the source gave relations; a model saved before they were kept splits names."""
+    fitted = find_graph_text(trained.home, trained.models["words"], None)
+    texts, triples = ["the cup"], [[("tea", "in", "cup"), ("cup", "atLocation", "kitchen")]]
+
+    def described(fitted: FittedGraphText) -> list[str] | None:
+        return fitted.descriptions(fitted.corpus(TextRows(texts), triples, SilentProgress())[0])
+
+    own = "tea was under the cup; cup at location kitchen the cup"
+    assert described(fitted) == [own]
+    folder = ArtifactStore(trained.home).open(_ref(trained, "words"))
+    old = shutil.copytree(folder, tmp_path / "model")
+    record = read_json(old / RECORD)
+    assert record.pop("relation_words") == ["at location", "was under the"]
+    (old / RECORD).write_text(json.dumps(record))
+    split = own.replace("was under the", "in")
+    assert described(replace(fitted, tuned=load_finetuned(old))) == [split]
 
 
 def test_a_graph_text_model_says_that_it_does_not_predict(trained: Trained) -> None:

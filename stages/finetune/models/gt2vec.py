@@ -113,6 +113,11 @@ class Gt2Vec(GraphTextModel):
         return self.graph_weight, self.description_weight
 
     @property
+    def n_scorers(self) -> int:
+        """As given, with two branches."""
+        return 2 if self.reads_descriptions and self.branch_scorers == "own" else 1
+
+    @property
     def text_of_readout(self) -> ReadoutText:
         """As given."""
         return self.readout_text

@@ -21,9 +21,9 @@ class Gt2VecModule(GraphTextModule):
     """Scorers; graph encoder, readout and adapter, if there is a graph token."""
 
     def __init__(self, config: Gt2Vec, facts: ModelFacts, draw: torch.Generator) -> None:
-        n_scorers = 2 if config.reads_descriptions and config.branch_scorers == "own" else 1
         super().__init__(
-            scorers_of(config, facts.d_text, facts, draw, n_scorers), map_of(facts.d_text, facts)
+            scorers_of(config, facts.d_text, facts, draw, config.n_scorers),
+            map_of(facts.d_text, facts),
         )
         self.config = config
         if config.token_place is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from permafrost.flows.methods.graph_text import GraphTextMethod
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
@@ -68,11 +69,13 @@ def test_the_branches_losses_are_weighted(pair: Pairs, name: str) -> None:
     def loss(**model: object) -> float:
         return loss_of(config_of(data.corpus, {**GT2VEC, **model}), data)
 
-    graph = loss(align=None, description_weight=0.0)
-    assert graph == pytest.approx(loss(description="none"), rel=1e-6)
-    described = loss(align=None, graph_weight=0.0)
+    graph = loss(description="none")
     both = loss(align=None)
-    assert both == pytest.approx(graph + described, rel=1e-5)
+    described = both - graph
+    small = loss(align=None, description_weight=0.01)
+    assert small == pytest.approx(graph + 0.01 * described, rel=1e-5)
+    small = loss(align=None, graph_weight=0.01)
+    assert small == pytest.approx(0.01 * graph + described, rel=1e-5)
     aligned = (loss() - both) / 0.05
     weighted = loss(graph_weight=0.5, description_weight=3.0, lam=0.2)
     assert weighted == pytest.approx(0.5 * graph + 3 * described + 0.2 * aligned, rel=1e-4)
@@ -241,6 +244,77 @@ def test_what_means_nothing_is_refused(model: dict[str, object], says: str) -> N
     described = {"description": "none"} if "graph_token" in model else {}
     with pytest.raises(ValueError, match=says):
         config_of(pairs({"train": 2}), {**GT2VEC, **described, **model})
+
+
+UNTRAINED = {
+    "a scorer of its own": (
+        {"graph_weight": 0.0, "branch_scorers": "own"},
+        "so that the scorer of graph and text, which is evaluated, would never be trained",
+    ),
+    "no alignment": (
+        {"graph_weight": 0.0, "align": None},
+        "graph_weight is 0 and there is no alignment, so that the graph token",
+    ),
+    "lambda 0": ({"graph_weight": 0.0, "lam": 0.0}, "graph_weight is 0 and lam is 0, so that"),
+    "no alignment of descriptions": (
+        {"description_weight": 0.0, "align": None},
+        "description_weight is 0 and there is no alignment, so that descriptions would change",
+    ),
+    "lambda 0 of descriptions": (
+        {"description_weight": 0.0, "lam": 0.0},
+        "description_weight is 0 and lam is 0, so that descriptions would change nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_a_branch_that_nothing_trains_is_refused(name: str) -> None:
+    model, says = UNTRAINED[name]
+    with pytest.raises(ValueError, match=says):
+        config_of(pairs(), {**GT2VEC, **model})
+    with pytest.raises(ValueError, match=says):
+        GraphTextMethod.model_validate({"model": {**GT2VEC, **model}})
+
+
+def test_a_branch_of_weight_0_may_be_trained_by_what_pairs_it_with_the_other(pair: Pairs) -> None:
+    """By the alignment, or by a retrieval across branches; every weight of the token gets a gradient."""
+    data = unlike(data_of(retrieval(), pair("bert").backbone))
+    across = {"kind": "retrieval", "branches": "across"}
+    within = {"kind": "retrieval"}
+    for loss, model in (
+        (within, {"graph_weight": 0.0}),
+        (within, {"graph_weight": 0.0, "branch_scorers": "own"}),
+        (within, {"description_weight": 0.0}),
+        (across, {"graph_weight": 0.0, "align": None}),
+        (across, {"description_weight": 0.0, "lam": 0.0}),
+    ):
+        trained = trainee(config_of(data.corpus, {**GT2VEC, **model}, loss=loss), data)
+        trained.loss(trained.batches(1)[0])[0].backward()
+        for name, weights in trained.model.named_parameters():
+            if name.startswith("adapter.second"):
+                assert weights.grad is not None
+                assert float(weights.grad.abs().max()) > 0, (loss, model, name)
+    assert config_of(pairs(), {**GT2VEC, "graph_weight": 0.0}).model.n_scorers == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "text_only"},
+        {"kind": "text_only", "of": "description"},
+        {**GT2VEC, "graph_token": "none", "description": "none"},
+    ],
+)
+def test_controls_of_graphs_need_a_model_that_reads_some(model: dict[str, object]) -> None:
+    for control in ({"graphs": "shuffled"}, {"node_features": "random"}):
+        ((name, value),) = control.items()
+        with pytest.raises(
+            ValueError, match=f"{name} is {value}, but the model, of kind .* reads no"
+        ):
+            config_of(pairs(), model, **control)
+        assert config_of(pairs(), {**GT2VEC, "description": "none"}, **control)
+    with pytest.raises(ValueError, match="leave graphs and node_features out"):
+        config_of(pairs(), model, graphs="shuffled", node_features="random")
 
 
 def test_pairs_across_branches_need_two_branches() -> None:

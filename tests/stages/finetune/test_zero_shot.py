@@ -5,18 +5,60 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from permafrost.stages.finetune.cases import require_cases
 from permafrost.stages.finetune.config import FinetuneScoreConfig
+from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import finetune
-from permafrost.stages.finetune.trained import load_finetuned
+from permafrost.stages.finetune.trained import Finetuned, load_finetuned
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.finetune.tiny_graphs import config_of, data_of, retrieval
 
 Pairs = Callable[[str], Pair]
+
+
+def without_split(corpus: GraphCorpus, split: str, cases_too: bool) -> GraphCorpus:
+    """No document is relevant to a query of the split; or it has no case at all."""
+    judged, cases = corpus.judgements, corpus.cases
+    kept = judged.filter(pc.not_equal(judged.column("split"), split))
+    if cases_too:
+        cases = cases.filter(pc.not_equal(cases.column("split"), split))
+    return replace(corpus, judgements=kept, cases=cases)
+
+
+@pytest.mark.parametrize("cases_too", [False, True])
+def test_where_nothing_is_trained_train_may_be_empty(pair: Pairs, cases_too: bool) -> None:
+    data = replace(data_of(retrieval(), pair("bert").backbone), live=None)
+    zero_shot = config_of(data.corpus, {"kind": "text_only"})
+    mapped = config_of(
+        data.corpus, {"kind": "text_only"}, loss={"kind": "retrieval", "z_map": "linear"}
+    )
+    bare = replace(data, corpus=without_split(data.corpus, "train", cases_too))
+
+    def scores(given: FinetuneData) -> dict[str, object]:
+        return dict(score_finetuned(FinetuneScoreConfig(), loaded, given).metrics)
+
+    result = finetune(zero_shot, bare, SilentProgress())
+    loaded = Finetuned(zero_shot, result.facts, 0, result.best.dev_metric, result.state, ())
+    assert scores(bare) == scores(data)
+    with pytest.raises(InputError, match="no train cases" if cases_too else "a query of train"):
+        require_cases(mapped, bare.corpus)
+    for split in ("dev", "test"):
+        with pytest.raises(InputError, match=f"no judgements of {split}"):
+            require_cases(zero_shot, without_split(data.corpus, split, cases_too))
+    judged = data.corpus.judgements
+    at = judged.column_names.index("grade")
+    grade = judged.schema.field(at)
+    none = judged.set_column(at, grade, pa.array([0] * judged.num_rows, grade.type))
+    with pytest.raises(InputError, match="give a relevant document in each of dev and test"):
+        require_cases(zero_shot, replace(data.corpus, judgements=none))
 
 
 @pytest.mark.parametrize(
