@@ -83,10 +83,11 @@ class LayersMethod(EvaluatedMethod):
     in the notebooks for GPT-2; `vector`, also over their standard deviation; `feature`, every number
     standardised over the train texts. Encoders are pretrained with the same."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control: it must sit at chance."""
+    """`shuffled` makes this a control, which has no label to learn from."""
     test_by_epoch: Literal["none", "kept"] = "none"
     """`kept`: the report shows, beside the score at the epoch that dev chose, the highest test score of any
-    evaluated epoch, as papers report it that choose on test. It chooses nothing. Not with a grid."""
+    evaluated epoch, as papers report it that choose on test. It chooses nothing. Not with a grid. The fit
+    is the same, but its key is another."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted field to candidate values, as `head.encoders.late` or `lr`; the best on dev is kept. Every
     combination is a fit of its own."""
@@ -161,7 +162,7 @@ class LayersMethod(EvaluatedMethod):
         return {self.latents.recipe: self.latents.arrays(sizes)}
 
     def role_on(self, task: CorpusConfig | None) -> Role:
-        """A control if it is trained on shuffled labels."""
+        """A control if it is trained on shuffled labels: it has none to learn from."""
         return "control" if self.labels == "shuffled" else "method"
 
     def loss_on(self, kind: TaskKind) -> str:

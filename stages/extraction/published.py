@@ -170,6 +170,7 @@ def write_stand_in(name: str, folder: Path) -> None:
         if (packaged / file).is_file():
             shutil.copy(packaged / file, folder / file)
     stated = json.loads((folder / "tokenizer_config.json").read_text())
-    # The length is the backbone's, not that of the packaged one.
+    # The length is the backbone's, not that of the packaged one, and decoders' tokenizers name an end.
     stated["model_max_length"] = config.max_position_embeddings
+    stated.update(bos_token="[CLS]", eos_token="[SEP]")
     (folder / "tokenizer_config.json").write_text(json.dumps(stated))

@@ -40,8 +40,14 @@ def combinations(
         first: fields that the first candidate has otherwise, whatever the grid.
 
     Raises:
-        InputError: a field does not exist, has no values to try, or refuses one.
+        InputError: a field does not exist, has no values to try, or refuses one; or it is `labels`, as
+            a control is no candidate.
     """
+    if "labels" in grid:
+        raise InputError(
+            "grid tries labels, and a fit on shuffled ones is a control that dev may not choose; give each "
+            "value a method of its own"
+        )
     fields = sorted(grid)
     for field in fields:
         if not grid[field]:

@@ -14,12 +14,18 @@ def pair_candidates(config: PairFitConfig, grid: Grid) -> dict[str, PairFitConfi
     """Every combination of a grid, by a label of its values; without a grid `config` alone, labelled "".
 
     Raises:
-        InputError: a field does not exist, has no values to try, refuses one, or is the kind of the head.
+        InputError: a field does not exist, has no values to try, refuses one, or is the kind of the head, or
+            says what labels or scores are kept.
     """
     if kinds := {"head", "head.kind"} & {*grid}:
         raise InputError(
             f"grid tries {min(kinds)}, but a method has one kind of head on every layer; give each kind a "
             "method of its own"
+        )
+    if "test_by_epoch" in grid:
+        raise InputError(
+            "grid tries test_by_epoch, which changes no fit; set it in a method of its own, beside that with "
+            "the grid"
         )
     return combinations(PairFitConfig, _whole(config), grid, {})
 

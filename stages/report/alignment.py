@@ -1,7 +1,7 @@
 """How far graphs with texts are from graphs in words, by epoch, beside the metric on dev.
 
-The distance is that of a fit with two branches: see `ALIGNED`. Source: GT2VEC, figure 3c. A figure is drawn
-inside `canvas.drawing()`.
+The distance is that of a fit with two branches, or of graph token and text: see `ALIGNED`. Source: GT2VEC,
+figure 3c. A figure is drawn inside `canvas.drawing()`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from permafrost.stages.report.frame import add_line, marks_of, panel_title, ring
 from permafrost.stages.report.learning import Run, learning_curves
 from permafrost.stages.report.palette import Mark
 from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.quoting import counted
 
 _LEAST_EPOCHS = 3
 """Of two, ranks agree or disagree wholly."""
@@ -80,21 +81,28 @@ class AlignmentCurve:
     @property
     def verdict(self) -> str:
         """What the paper says of its figure 3c, in counts of fits: distance runs against the metric, is
-        smallest at its peak, and does not only fall or rise."""
-        n = "1 fit" if len(self.runs) == 1 else f"{len(self.runs)} fits"
-        found = [c for r in self.runs if (c := r.correlation) is not None]
-        against = sum(c < 0 for c in found)
-        peak = sum(r.is_nearest_at_peak for r in self.runs)
-        turning = sum(not r.is_monotone for r in self.runs)
-        of = "" if len(found) == len(self.runs) else f" ({len(found)} with a correlation)"
+        smallest at its peak, and does not only fall or rise. Only of fits that could show it: those with a
+        correlation."""
+        told = [(c, r) for r in self.runs if (c := r.correlation) is not None]
+        if not told:
+            return (
+                "nothing can be said: too few epochs, or one of the two never changes "
+                f"({counted(len(self.runs), 'fit')})"
+            )
+        n = counted(len(told), "fit")
+        against = sum(c < 0 for c, _ in told)
+        peak = sum(r.is_nearest_at_peak for _, r in told)
+        turning = sum(not r.is_monotone for _, r in told)
+        rest = len(self.runs) - len(told)
+        silent = f"; nothing can be said of {rest} more" if rest else ""
         return (
-            f"distance runs against the metric: {against} of {n}{of}; minimum at the peak: {peak} of {n}; "
-            f"not monotone: {turning} of {n}"
+            f"distance runs against the metric: {against} of {n}; minimum at the peak: {peak} of {n}; "
+            f"not monotone: {turning} of {n}{silent}"
         )
 
 
 def alignment_curves(results: Sequence[CellResult]) -> tuple[AlignmentCurve, ...]:
-    """The curves of every method with two branches, in the order of the results.
+    """The curves of every method with a distance after each epoch, in the order of the results.
 
     Raises:
         NotFoundError: a fit has distances and no history.

@@ -13,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from permafrost.storage.quoting import quoted
+
 
 class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,6 +103,12 @@ class Within(_Config):
     """On which tasks; on all of them if none is named."""
     over: Literal["tasks", "mean"] = "tasks"
     """As in claims that one method is higher."""
+
+    @model_validator(mode="after")
+    def _is_of_others(self) -> "Within":
+        if self.method in self.of:
+            raise ValueError(f"method is {quoted(self.method)}, and so is one of 'of'; name others")
+        return self
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference
@@ -82,7 +82,12 @@ def claim_results(
         config: how they were resampled.
         curves: of its probes.
     """
-    rows = {row.method: row for row in table.rows}
+    rows: dict[str, Row] = {}
+    for row in table.rows:
+        # A method that is a control on some tasks has a row for these and one for the others.
+        known = rows.get(row.method, row)
+        entries = tuple(a or b for a, b in zip(known.entries, row.entries, strict=True))
+        rows[row.method] = replace(known, entries=entries)
     return tuple(ClaimResult(c, tuple(_compare(c, table, rows, config, curves))) for c in claims)
 
 
@@ -209,10 +214,15 @@ def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
     """Every comparison of every claim."""
     return PlainTable(
         "Claims, differences × 100",
-        ("claim", "on", "higher", "lower", "outcome", "difference", f"{level:.0%} interval", "p"),
+        ("claim", "on", "first", "second", "outcome", "difference", f"{level:.0%} interval", "p"),
         tuple(
             (
-                result.claim.says,
+                result.claim.says
+                + (
+                    f" (within {result.claim.points:g} points)"
+                    if isinstance(result.claim, Within)
+                    else ""
+                ),
                 c.on,
                 c.higher,
                 c.lower,

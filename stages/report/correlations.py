@@ -61,14 +61,14 @@ def correlations_table(found: Sequence[CellCorrelations]) -> PlainTable:
     def text(number: Entry) -> str:
         return number.text if has_spread else hundredths(number.mean)
 
-    def printed(method: str, task: str) -> tuple[str, ...]:
-        pair = entries.get((method, task))
+    def printed(method: str, role: Role, task: str) -> tuple[str, ...]:
+        pair = entries.get((method, role, task))
         return (DASH, DASH) if pair is None else tuple(map(text, pair))
 
     rows = [
         (
             method if role == "method" else f"{method} ({role})",
-            *(cell for task in tasks for cell in printed(method, task)),
+            *(cell for task in tasks for cell in printed(method, role, task)),
         )
         for role in roles
         for method in dict.fromkeys(c.method for c in found if c.role == role)
@@ -86,15 +86,17 @@ def correlations_summary(found: Sequence[CellCorrelations]) -> list[dict[str, An
             "task": task,
             **{name.lower(): e.mean for name, e in zip(NAMES, pair, strict=True)},
         }
-        for (method, task), pair in _entries(found).items()
+        for (method, _, task), pair in _entries(found).items()
     ]
 
 
-def _entries(found: Sequence[CellCorrelations]) -> dict[tuple[str, str], tuple[Entry, Entry]]:
-    """Both over seeds, by method and task."""
-    grouped: dict[tuple[str, str], list[tuple[float, float]]] = {}
+def _entries(
+    found: Sequence[CellCorrelations],
+) -> dict[tuple[str, Role, str], tuple[Entry, Entry]]:
+    """Both over seeds, by method, role and task."""
+    grouped: dict[tuple[str, Role, str], list[tuple[float, float]]] = {}
     for c in found:
-        grouped.setdefault((c.method, c.task), []).append(c.values)
+        grouped.setdefault((c.method, c.role, c.task), []).append(c.values)
     return {
         key: (entry([a for a, _ in pairs]), entry([b for _, b in pairs]))
         for key, pairs in grouped.items()

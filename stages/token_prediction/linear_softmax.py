@@ -2,7 +2,8 @@
 
 Source: Value Aggregation, appendix D, figures 5 and 6, name a linear softmax; that its keys are trained is
 our second reading beside the map to the unembedding's rows (linear_map.py). The loss is convex in the keys,
-which start at zero, so there is no seed of weights.
+which start at zero, so there is no seed of weights. Vectors are scaled to a mean square norm of 1, so that a
+step of Adam moves a logit about as far for a wide backbone as for a narrow one.
 
 Axes: N tokens, D columns of a vector, V tokens of the vocabulary.
 """
@@ -30,7 +31,7 @@ from permafrost.storage.progress import SilentProgress
 
 @dataclass(frozen=True)
 class TrainedKeys:
-    """Standardised vectors, with a one behind them for the bias, against a key of every token."""
+    """Standardised and scaled vectors, with a one behind them for the bias, against a key of every token."""
 
     standard: Standard
     keys: Float[Tensor, "v d_and_bias"]
@@ -39,7 +40,7 @@ class TrainedKeys:
 
     def queries(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d_and_bias"]:
         """Vectors to queries."""
-        return nn.functional.pad(self.standard(rows), (0, 1), value=1.0)
+        return nn.functional.pad(self.standard(rows) / rows.shape[1] ** 0.5, (0, 1), value=1.0)
 
     @property
     def scores(self) -> Unembedding:
@@ -60,7 +61,7 @@ def train_keys(config: MapConfig, train: Examples, dev: Examples, n_vocabulary: 
 
 
 class KeysTrainee(OnVectors):
-    """Keys for standardised vectors, a row a token."""
+    """Keys for standardised and scaled vectors, a row a token."""
 
     def __init__(
         self, config: MapConfig, train: Examples, dev: Examples, n_vocabulary: int

@@ -124,6 +124,8 @@ def test_a_grid_may_try_any_field_also_one_that_is_not_written_at_its_default() 
         ({"lrr": [0.1]}, "'lrr', which a fit does not have; the nearest is 'lr'"),
         ({"lr": []}, "grid.lr has no values"),
         ({"lr": [-1]}, "lr=-1 is not valid at lr"),
+        ({"labels": ["given", "shuffled"]}, "a control that dev may not choose"),
+        ({"test_by_epoch": ["none", "kept"]}, "test_by_epoch, which changes no fit"),
     ],
 )
 def test_a_wrong_grid_is_refused(grid: dict[str, list[Any]], says: str) -> None:

@@ -107,6 +107,14 @@ def test_a_plan_says_what_it_does_not_know(planned: Any) -> None:
     assert re.search(r"extraction into a store: \d+ new of \d+ texts", told)
 
 
+def test_a_recipe_may_ask_for_an_end_that_the_tokenizer_adds_itself_to_no_text(
+    planned: Any,
+) -> None:
+    code, out, err = planned("intfloat/e5-mistral-7b-instruct", "--set", "recipe=plain:end=added")
+    assert code == 0, err
+    assert "extraction into a store" in " ".join(out.split())
+
+
 def test_a_backbone_whose_sizes_are_not_known_is_refused_as_before(planned: Any) -> None:
     code, _, err = planned("org/name")
     assert code == 2

@@ -123,11 +123,24 @@ class UserGraphs(GraphSource):
     def _format(self, path: Path) -> TextFormat:
         """Parquet has neither a delimiter nor an encoding, jsonl no delimiter, and they may stand beside
         files that have."""
+        self._require_use_of_form()
         kind = file_format(path)
         if kind == "parquet":
             return USUAL
         delimiter = self.delimiter if kind in ("csv", "tsv") else None
         return format_with(path, delimiter, self.encoding)
+
+    def _require_use_of_form(self) -> None:
+        kinds = {name: file_format(Path(getattr(self, name))) for name in _FILES}
+        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        if self.delimiter is not None and not {"csv", "tsv"} & {*kinds.values()}:
+            raise InputError(
+                f"delimiter is {quoted(self.delimiter)}, but no file has one ({listed}); leave it out"
+            )
+        if self.encoding != UTF_8 and {*kinds.values()} == {"parquet"}:
+            raise InputError(
+                f"encoding is {quoted(self.encoding)}, but no file has one ({listed}); leave it out"
+            )
 
     def build(self) -> GraphCorpus:
         """Read the tables, check that they go together, and make a case of every example.

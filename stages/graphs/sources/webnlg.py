@@ -7,7 +7,7 @@ when they tell of a relation that is not used.
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -160,17 +160,17 @@ def _in_one_split(used: dict[str, list[Told]]) -> tuple[dict[str, list[Match]], 
     kept: dict[str, list[Match]] = {}
     n_twice = 0
     for split in reversed(SPLITS):
-        own = [t for t in used[split] if t.text not in texts and frozenset(t.triples) not in graphs]
+        own = [t for t in used[split] if t.text not in texts and _named(t.triples) not in graphs]
         n_twice += len(used[split]) - len(own)
         kept[split] = list(dict.fromkeys(Match((one.triples,), (one.text,)) for one in own))
         texts.update(t.text for t in used[split])
-        graphs.update(frozenset(t.triples) for t in used[split])
+        graphs.update(_named(t.triples) for t in used[split])
     return kept, n_twice
 
 
 def _require_new(seen: dict[object, str], split: str, graph: Match, text: str, path: str) -> None:
     """Neither graph nor text of a case is in another split. Single ones are not, but merged ones may be."""
-    named = frozenset((label_of(head), name, label_of(tail)) for head, name, tail in graph.triples)
+    named = _named(graph.triples)
     for what, found, shown in (
         ("graph", named, "; ".join(" | ".join(triple) for triple in graph.triples)),
         ("text", text, text),
@@ -182,6 +182,11 @@ def _require_new(seen: dict[object, str], split: str, graph: Match, text: str, p
                 f"{path}: several texts merged in one are the {what} of the other; take another seed, or set "
                 "merged: [1]"
             )
+
+
+def _named(triples: Iterable[tuple[str, str, str]]) -> frozenset[tuple[str, str, str]]:
+    """A graph by the labels of its nodes, whatever their names are."""
+    return frozenset((label_of(head), name, label_of(tail)) for head, name, tail in triples)
 
 
 def _hash(seed: int, match: Match) -> str:

@@ -11,7 +11,15 @@ from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.fit.test_fit_checkpoint import _Counts, _Stop, _StopsAfter
 from tests.stages.freeze.planted_pairs import make_latents
-from tests.stages.freeze.test_fit_pairs import DEV, HEADS, LATENTS, TRAIN, _autoencoders, _config
+from tests.stages.freeze.test_fit_pairs import (
+    DEV,
+    HEADS,
+    LATENTS,
+    TEST,
+    TRAIN,
+    _autoencoders,
+    _config,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +63,21 @@ def test_a_stopped_fit_continues_bit_for_bit(kind, stops, left, tmp_path):
     result, steps = _resumed(run, tmp_path / "c", *stops)
     assert steps == left, "only the epochs that were not complete are trained"
     _same(result, run(SilentProgress()))
+
+
+def test_a_stopped_fit_keeps_what_it_noted_of_test(tmp_path):
+    config = _config("siamese", batch_size=128, max_epochs=4, evaluate_every=1)
+
+    def run(progress, checkpoint=None):
+        return fit_pairs(
+            config, LATENTS, TRAIN, DEV, None, progress, checkpoint=checkpoint, test=TEST
+        )
+
+    result, _ = _resumed(run, tmp_path / "c", 6)
+    whole = run(SilentProgress())
+    assert len(whole.test_by_epoch) == 4
+    assert result.test_by_epoch == whole.test_by_epoch
+    _same(result, whole)
 
 
 def test_a_fit_from_pretrained_encoders_continues(tmp_path):

@@ -146,6 +146,13 @@ def test_tables_of_another_form_are_read_as_the_fields_say(tmp_path: Path) -> No
     assert built({**fields, **form}) == expected
     # Parquet needs neither, and may stand beside such files.
     assert built({**fields, **form, "examples": str(tmp_path / "examples.parquet")}) == expected
+    for name in ("nodes", "edges"):
+        table = pd.read_csv(fields[name], sep=";", encoding="latin-1")
+        table.to_parquet(tmp_path / f"{name}.parquet")
+    parquet = {n: str(tmp_path / f"{n}.parquet") for n in ("nodes", "edges", "examples")}
+    for field, value in form.items():
+        with pytest.raises(InputError, match=f"{field} is .*but no file has one .nodes is parquet"):
+            built({**fields, **parquet, field: value})
     with pytest.raises(InputError, match=r"name its encoding, such as 'encoding: latin-1' beside"):
         built({**fields, "delimiter": ";"})
 

@@ -125,9 +125,14 @@ def test_what_the_paper_says_of_the_curve_is_counted_over_fits(grid: Grid) -> No
         align(cell, *MADE_UP[name][:2])
     (curve,) = alignment_curves(read_results(grid.cells))
     assert curve.verdict == (
-        "distance runs against the metric: 1 of 3 fits (2 with a correlation); minimum at the peak: 2 of 3 "
-        "fits; not monotone: 1 of 3 fits"
+        "distance runs against the metric: 1 of 2 fits; minimum at the peak: 1 of 2 fits; not monotone: 1 of "
+        "2 fits; nothing can be said of 1 more"
     )
+    for cell in cells:
+        align(cell, *MADE_UP["always the same"][:2])
+    (silent,) = alignment_curves(read_results(grid.cells))
+    assert silent.verdict.startswith("nothing can be said: too few epochs")
+    assert silent.verdict.endswith("(3 fits)")
 
 
 def test_without_two_branches_there_is_no_section(written: Path) -> None:

@@ -1,11 +1,13 @@
 """What came of claims about methods: by the paired bootstrap, on each task or on their mean."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 from scipy.stats import t as student
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
@@ -94,6 +96,24 @@ def test_every_task_and_method_is_a_comparison_and_outcomes_are_counted(tmp_path
                    "0.005")  # fmt: skip
     (written,) = claims_summary([result])
     assert written["comparisons"][3]["interval"] is None
+
+
+def test_a_method_that_is_a_control_on_one_task_alone_is_held_on_both(tmp_path: Path):
+    cells = [
+        *(cell(tmp_path, "good", 0.9, task) for task in "ab"),
+        cell(tmp_path, "other", 0.7, "a", draw=1),
+        replace(cell(tmp_path, "other", 0.5, "b", draw=1), role="control"),
+    ]
+    result = came_of(cells)
+    assert [(c.on, c.outcome) for c in result.comparisons] == [
+        ("a", "confirmed"),
+        ("b", "confirmed"),
+    ]
+
+
+def test_scores_are_not_about_the_same_as_themselves(tmp_path: Path):
+    with pytest.raises(ValidationError, match="method is 'a', and so is one of 'of'"):
+        Within(kind="within", says="c", method="a", of=("b", "a"), points=1.0)
 
 
 def test_of_a_mean_there_is_one_comparison_over_what_both_were_run_on(tmp_path: Path):

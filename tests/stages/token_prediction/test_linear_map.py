@@ -58,12 +58,13 @@ def test_trained_keys_are_a_logistic_regression() -> None:
     """All parameters of a linear softmax, bias included: the minimum of the same loss, less than a hundredth
     above, and that loss by its formula."""
     train = examples(600, 5, 4, seed=0)
-    config = MapConfig(lr=0.03, batch_size=600, max_epochs=400, patience=400)
+    # The rows are scaled by the root of their width, so that the same minimum is further away.
+    config = MapConfig(lr=0.03 * 5**0.5, batch_size=600, max_epochs=400, patience=400)
     trained = train_keys(config, train, train, n_vocabulary=4)
     rows, targets = train.rows.double().numpy(), train.targets.numpy()
     standard = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     keys = trained.keys.double().numpy()
-    scores = np.exp(standard @ keys[:, :5].T + keys[:, 5])
+    scores = np.exp(standard / 5**0.5 @ keys[:, :5].T + keys[:, 5])
     ours = -np.log(scores[np.arange(600), targets] / scores.sum(axis=1)).mean()
     found = quality(train, trained.queries, trained.scores, 1.0, 100)
     assert found.nll == pytest.approx(ours, rel=1e-5)
@@ -71,6 +72,14 @@ def test_trained_keys_are_a_logistic_regression() -> None:
     best = -np.log(model.predict_proba(standard)[np.arange(600), targets]).mean()
     assert best - 1e-5 <= ours <= best + 0.01
     assert best < np.log(4) - 0.1, "there is something to learn"
+
+
+def test_trained_keys_learn_from_the_vectors_of_a_wide_backbone() -> None:
+    """At the default rate, whose steps would throw unscaled vectors of this width further than they reach."""
+    train, dev = examples(4_000, 4096, 50, seed=0), examples(500, 4096, 50, seed=1)
+    trained = train_keys(MapConfig(), train, dev, n_vocabulary=50)
+    found = quality(dev, trained.queries, trained.scores, 1.0, 100)
+    assert found.nll < np.log(50) - 0.1
 
 
 def test_trained_keys_need_no_geometry_of_the_unembeddings() -> None:
