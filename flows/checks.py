@@ -67,6 +67,13 @@ def _check_report(nodes: ExperimentGraph) -> None:
     e = nodes.experiment
     tasks = dict.fromkeys([*(c.task for c in e.cells), *(c.task for c in e.evaluation_cells)])
     e.report.x_axis.require(tasks)
+    drawn = dict.fromkeys(c.task for c in e.cells if e.methods[c.method].draws_graphs)
+    for task in e.report.graphs_of:
+        if task not in drawn:
+            raise InputError(
+                f"report.graphs_of names the task {quoted(task)}, on which no method of kind graph_text "
+                f"reads graphs; such methods are on {', '.join(map(quoted, drawn)) or 'no task'}"
+            )
     curves = Counter(
         (curve, task) for name, curve, task in nodes.probes if e.probes[name].section == "layers"
     )

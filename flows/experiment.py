@@ -62,6 +62,8 @@ class GridCell:
     task_config: CorpusConfig
     named_metric: Metric | None
     """The metric that the experiment names for this task, if any."""
+    graphs_of: tuple[str, ...]
+    """Words of the test cases whose graphs the report draws, if the experiment names any."""
 
 
 def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -282,7 +284,10 @@ class Experiment(BaseModel):
 
     def cell(self, method: str, task: str, seed: int) -> GridCell:
         """A method on a task."""
-        return GridCell(method, task, seed, self.tasks[task], self.metrics.get(task))
+        return GridCell(
+            *(method, task, seed, self.tasks[task], self.metrics.get(task)),
+            self.report.graphs_of.get(task, ()),
+        )
 
     @cached_property
     def cells(self) -> tuple[GridCell, ...]:

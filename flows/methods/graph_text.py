@@ -40,6 +40,7 @@ from permafrost.stages.finetune.config import FinetuneConfig, FinetuneOptim, Fin
 from permafrost.stages.finetune.entering import entering_arrays
 from permafrost.stages.finetune.losses.loss import GraphTextLossConfig, default_graph_text_loss
 from permafrost.stages.finetune.model import GraphTextModelConfig, default_graph_text_model
+from permafrost.stages.finetune.shown_cases import picked_cases
 from permafrost.stages.finetune.token_place import (
     ReadAt,
     require_fits,
@@ -127,6 +128,11 @@ class GraphTextMethod(Method):
     def fits(self, task: CorpusConfig) -> bool:
         """Tasks with graphs."""
         return task.has_graphs and super().fits(task)
+
+    @property
+    def draws_graphs(self) -> bool:
+        """If the model reads any."""
+        return self.model.reads_graphs
 
     @property
     def named_tasks(self) -> tuple[str, ...] | None:
@@ -283,7 +289,8 @@ class GraphTextMethod(Method):
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained model on dev and test."""
         model = Input(name="model", ref=fitted.id, loader=loaders.FINETUNED)
-        config = {"score": FinetuneScoreConfig()}
+        drawn = cell.graphs_of if self.draws_graphs else ()
+        config = {"score": FinetuneScoreConfig(graphs_of=drawn)}
         return self._node(ScoreFinetuned, cell, "score", config, (model,))
 
 
@@ -348,6 +355,12 @@ class ScoreFinetuned(Stage):
         result = score_finetuned(config, tuned, data, _device(data, context))
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, node)
+
+    @classmethod
+    def check(cls, node: Node, context: RunContext) -> None:
+        if context.is_known(node.input("graphs")):
+            config = FinetuneScoreConfig.model_validate(node.config["score"])
+            picked_cases(config, graphs_of(node, context))
 
 
 def _device(data: FinetuneData, context: RunContext) -> str:

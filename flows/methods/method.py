@@ -124,6 +124,8 @@ class Cell:
     upstream: Upstream
     backbone: str | None = None
     """The adapted backbone that the method reads, by its name; None for the experiment's."""
+    graphs_of: tuple[str, ...] = ()
+    """Words of the test cases whose graphs the report draws; some cases if there are none."""
     fitted_on: str | None = None
     """The task on which the method was fitted, where that is another one."""
 
@@ -196,6 +198,11 @@ class Method(Kind, ABC):
     def fits(self, task: CorpusConfig) -> bool:
         """Whether it can be scored on a task; by default if that is of its kinds."""
         return task.task_kind in self.task_kinds
+
+    @property
+    def draws_graphs(self) -> bool:
+        """Whether reports draw graphs that it reads."""
+        return False
 
     @property
     def is_random(self) -> bool:

@@ -52,6 +52,16 @@ def cases_of(corpus: GraphCorpus, split: str) -> Cases:
     return Cases(Ragged(flat, offsets_of(counts)), rows.column("label").to_numpy())
 
 
+def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]]:
+    """The grade of every judged document of each query that has a relevant one, by their items."""
+    judged = corpus.judgements.filter(pc.equal(corpus.judgements.column("split"), split))
+    columns = (judged.column(name).to_numpy() for name in ("query", "document", "grade"))
+    grades: dict[int, dict[int, int]] = {}
+    for query, document, grade in zip(*(c.tolist() for c in columns), strict=True):
+        grades.setdefault(query, {})[document] = grade
+    return {query: own for query, own in grades.items() if max(own.values()) > 0}
+
+
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
     """Raises: InputError: the loss is of another kind of task, a split is missing (of train only if
     something is trained), or the batches are too small for it."""

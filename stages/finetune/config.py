@@ -203,3 +203,5 @@ class FinetuneScoreConfig(BaseModel):
 
     n_graphs: int = Field(default=6, ge=0, le=MAX_TEXTS)
     """Maximum number of test cases whose graphs are kept with the attention in them, spread evenly."""
+    graphs_of: tuple[str, ...] = ()
+    """Words of test cases whose graphs are kept instead."""

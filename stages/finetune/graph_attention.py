@@ -1,5 +1,6 @@
 """Attention in the last layer of a graph encoder, in the graphs of some cases, for drawings."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,9 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from permafrost.stages.finetune.cases import Cases
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_batches import texts_of
+from permafrost.stages.finetune.shown_cases import ShownCase
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.graph_encoders.batch import GraphBatch
 from permafrost.stages.metrics.graph_attention import (
@@ -20,39 +21,30 @@ from permafrost.stages.metrics.graph_attention import (
 
 
 def graph_attention(
-    trainee: GraphTextTrainee,
-    data: FinetuneData,
-    cases: Cases,
-    picked: NDArray[np.int64],
-    answers: NDArray[np.int64],
+    trainee: GraphTextTrainee, data: FinetuneData, shown: Sequence[ShownCase]
 ) -> GraphAttention | None:
-    """The graphs of the picked cases; None if there are none, or the model has no attention.
+    """The graphs of some cases; None if there are none, or the model has no attention.
 
     Args:
         trainee: a trained model, in evaluation mode.
         data: of the corpus.
-        cases: of a split.
-        picked: some of them.
-        answers: the model's, to all of them.
+        shown: the cases.
     """
     nodes: list[dict[str, Any]] = []
     edges: list[dict[str, Any]] = []
-    is_choice = data.corpus.task == "multiple_choice"
-    for case in picked.tolist():
-        items = cases.items[case]
-        batch = trainee.reader.batch(items, trainee.device)
+    for case in shown:
+        batch = trainee.reader.batch(case.items, trainee.device)
         with torch.no_grad():
             weights = trainee.model.attention(batch)
         if weights is None or batch.graphs is None:
             return None
         values = weights.double().cpu().numpy()
-        right, answer = int(cases.labels[case]), int(answers[case])
-        for at, item in enumerate(items.tolist()):
-            wanted = at if is_choice else 1
-            names = {"case": case, "item": item}
-            verdict = {"is_right": right == wanted, "is_answer": answer == wanted}
+        texts = texts_of(data.corpus, case.items)
+        for at, item in enumerate(case.items.tolist()):
+            names = {"case": case.number, "item": item}
+            verdict = {"is_right": case.are_right[at], "is_answer": case.are_answers[at]}
             drawn = _Drawn(data, batch.graphs, at, int(trainee.reader.graphs[item]), values)
-            text = data.corpus.texts[int(texts_of(data.corpus, items)[at])]
+            text = data.corpus.texts[int(texts[at])]
             nodes += [{**names, "text": text, **verdict, **row} for row in drawn.nodes()]
             edges += [{**names, **row} for row in drawn.edges()]
     if not nodes:

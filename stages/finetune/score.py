@@ -19,6 +19,7 @@ from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
+from permafrost.stages.finetune.shown_cases import picked_cases, shown_answers, shown_searches
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.fit.metrics import class_balance, majority_rate
@@ -26,7 +27,6 @@ from permafrost.stages.metrics.graph_attention import GraphAttention
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.metrics.records import write_metrics
-from permafrost.stages.metrics.vector_map import spread_evenly
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def score_finetuned(
         device: where to compute.
 
     Raises:
-        InputError: there are no dev or test cases, or they are of another kind of task.
+        InputError: there are no dev or test cases, they are of another kind of task, or none has the words
+            of a case that is to be kept.
         PermafrostError: an embedding or a score is not finite.
     """
     require_cases(tuned.config, data.corpus)
@@ -75,8 +76,9 @@ def score_finetuned(
         "choice": tuned.choice,
         "n_parameters": trainee.model.n_parameters,
     }
+    picked = picked_cases(config, data.corpus)
     if tuned.config.metric == "ndcg_at_10":
-        return _search(shared, trainee, data)
+        return _search(shared, trainee, data, picked)
     found: dict[str, float] = {}
     tables: list[pa.Table] = []
     of_class_1: list[NDArray[np.float64]] = []
@@ -93,8 +95,9 @@ def score_finetuned(
         if probabilities is not None:
             of_class_1.append(probabilities)
         if split == "test":
-            picked = spread_evenly(len(cases), config.n_graphs)
-            graphs = graph_attention(trainee, data, cases, picked, answers)
+            are_choices = data.corpus.task == "multiple_choice"
+            kept = shown_answers(cases, picked, answers, are_choices=are_choices)
+            graphs = graph_attention(trainee, data, kept)
     test = data.cases("test")
     names = data.corpus.label_names if data.corpus.task == "classification" else ()
     metrics = {
@@ -113,7 +116,12 @@ def score_finetuned(
     return FinetuneScore(metrics, table, graphs)
 
 
-def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneData) -> FinetuneScore:
+def _search(
+    shared: dict[str, Any],
+    trainee: GraphTextTrainee,
+    data: FinetuneData,
+    picked: NDArray[np.int64],
+) -> FinetuneScore:
     found = searched(data.corpus, SPLITS, lambda items: trainee.embeddings(items).z)
     metrics = {
         **shared,
@@ -123,7 +131,8 @@ def _search(shared: dict[str, Any], trainee: GraphTextTrainee, data: FinetuneDat
     texts = data.corpus.items.column("text").to_numpy()
     tables = [_searches(split, some, texts) for split, some in found.items()]
     table = identified(pa.concat_tables(tables), None, data.corpus.digests, ())
-    return FinetuneScore(metrics, table)
+    kept = shown_searches(data.corpus, found["test"], picked)
+    return FinetuneScore(metrics, table, graph_attention(trainee, data, kept))
 
 
 def _searches(split: str, found: list[Search], texts: NDArray[np.int64]) -> pa.Table:

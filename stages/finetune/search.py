@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from permafrost.stages.finetune.cases import relevant_grades
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 
 DEPTH = 10
@@ -64,12 +64,7 @@ def _of_split(
     documents: NDArray[np.int64],
     units: NDArray[np.float64],
 ) -> list[Search]:
-    judged = corpus.judgements.filter(pc.equal(corpus.judgements.column("split"), split))
-    columns = (judged.column(name).to_numpy() for name in ("query", "document", "grade"))
-    grades: dict[int, dict[int, int]] = {}
-    for query, document, grade in zip(*(c.tolist() for c in columns), strict=True):
-        grades.setdefault(query, {})[document] = grade
-    relevant = {q: g for q, g in grades.items() if max(g.values()) > 0}
+    relevant = relevant_grades(corpus, split)
     queries = np.array(list(relevant), np.int64)
     found: list[Search] = []
     for query, vector in zip(queries.tolist(), _units(embed(queries)), strict=True):

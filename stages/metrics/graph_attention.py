@@ -24,9 +24,10 @@ ATTENTION_NODES = pa.schema(
 )
 """Columns of `attention_nodes.parquet`: the graphs of some test cases, a row per node. `is_right` and
 `is_answer` say of a choice whether it is the right one and whether the model chose it, of an item with a
-class whether that is class 1; `label` is missing for the query node; `type` is 0 for an entity of the query,
-1 for one of the answer, 2 for another node and 3 for the query node; `attention` is what the node pays to
-itself in the last layer."""
+class whether that is class 1; of a search the first item is the query, which is neither, and the others are
+documents: whether one is relevant, and whether it was found first. `label` is missing for the query node;
+`type` is 0 for an entity of the query, 1 for one of the answer, 2 for another node and 3 for the query node;
+`attention` is what the node pays to itself in the last layer."""
 ATTENTION_EDGES = pa.schema(
     [
         pa.field("case", pa.int64()),

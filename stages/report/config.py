@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
 
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
@@ -178,6 +178,9 @@ class Residuals(_Config):
         return self
 
 
+_Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class ReportConfig(_Config):
     """Settings of a report."""
 
@@ -191,6 +194,11 @@ class ReportConfig(_Config):
     n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
     """Number of test texts whose token weights are shown, and of those whose stored attention rows are shown,
     taken from the tasks in turn."""
+    graphs_of: dict[
+        str, Annotated[tuple[_Words, ...], Field(min_length=1, max_length=MAX_TEXTS)]
+    ] = {}
+    """By task, words of test cases: of each the first case with them has its graphs shown, in place of cases
+    spread evenly over test."""
     n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
     """Number of worst errors shown per task."""
     averages: AverageRule = "same_metric"

@@ -134,6 +134,11 @@ def render(page: Page) -> str:
             (example, list(zip(example.graphs, drawings, strict=True)))
             for example, drawings in page.graph_examples
         ],
+        "chosen_graphs": [
+            task
+            for task in page.config.graphs_of
+            if any(example.task == task for example, _ in page.graph_examples)
+        ],
         "graph_types": TYPE_NAMES,
         "weighed": page.weighed,
         "word_classes": [t for t in map(word_classes_table, page.weighed) if t.rows],

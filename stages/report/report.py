@@ -187,7 +187,7 @@ def write_report(
     aligned = alignment_curves(results)
     in_graphs = [
         (example, [picture(graph, picture_description(graph)) for graph in example.graphs])
-        for example in graph_examples(results, texts, config.n_examples)
+        for example in graph_examples(results, config, texts)
     ]
     token_table = summary_table(weights, reading)
     weighed = summaries(token_table)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from permafrost.stages.metrics.graph_attention import GraphAttention, read_graph_attention
 from permafrost.stages.metrics.vector_map import spread_evenly
-from permafrost.stages.report.cells import Cell, CellResult, TaskCorpus
+from permafrost.stages.report.cells import CellResult, TaskCorpus
+from permafrost.stages.report.config import ReportConfig
 
 MOST_NODES = 25
 """Maximum number of nodes in a drawing."""
@@ -66,7 +67,7 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Answer:
-    """A choice, or a class."""
+    """A choice, a class, or a document that is right if it is relevant and given if it was found first."""
 
     text: str
     is_right: bool
@@ -83,18 +84,28 @@ class GraphExample:
     text: str
     answers: tuple[Answer, ...]
     graphs: tuple[Subgraph, ...]
-    """Of a question those of the right choice and of the given one."""
+    """Of a question those of the right choice and of the given one; of a search those of the query and of
+    documents that have one."""
+    is_search: bool = False
 
     @property
     def is_correct(self) -> bool:
-        """Whether the right answer was given."""
+        """Whether the right answer was given, or a relevant document found first."""
         return all(a.is_right == a.is_given for a in self.answers)
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.is_search:
+            return f"first document {'relevant' if self.is_correct else 'not relevant'}"
+        return "correct" if self.is_correct else "wrong"
 
 
 def graph_examples(
-    results: Sequence[CellResult], corpora: Mapping[str, TaskCorpus], n_examples: int
+    results: Sequence[CellResult], config: ReportConfig, corpora: Mapping[str, TaskCorpus]
 ) -> tuple[GraphExample, ...]:
-    """Cases of the tasks in turn, each task's spread evenly over those that were kept.
+    """Cases of the tasks in turn: of a task for which the config chooses some all of these, of the others
+    `n_examples` together, each task's spread evenly over those that were kept.
 
     Of each task the method with the best dev score among those with attention in graphs, the first if several
     are equal, with its smallest seed; controls are not shown.
@@ -103,19 +114,23 @@ def graph_examples(
         CorruptDataError: a file cannot be read.
     """
     shown = _shown(results)
+    others = [result.cell.task for result, _ in shown if result.cell.task not in config.graphs_of]
     examples: list[list[GraphExample]] = []
-    for i, (cell, attention) in enumerate(shown):
-        share = len(range(i, n_examples, len(shown)))
+    for result, attention in shown:
+        cell = result.cell
         cases = list(dict.fromkeys(attention.nodes.column("case").to_pylist()))
+        share = len(cases)
+        if cell.task in others:
+            share = len(range(others.index(cell.task), config.n_examples, len(others)))
         picked = [cases[at] for at in spread_evenly(len(cases), share).tolist()]
         names = corpora[cell.task].label_names if cell.task in corpora else ()
-        examples.append([_example(cell, attention, case, names) for case in picked])
+        examples.append([_example(result, attention, case, names) for case in picked])
     turns = range(max(map(len, examples), default=0))
     return tuple(some[turn] for turn in turns for some in examples if turn < len(some))
 
 
-def _shown(results: Sequence[CellResult]) -> list[tuple[Cell, GraphAttention]]:
-    best: dict[str, tuple[float, Cell, GraphAttention]] = {}
+def _shown(results: Sequence[CellResult]) -> list[tuple[CellResult, GraphAttention]]:
+    best: dict[str, tuple[float, CellResult, GraphAttention]] = {}
     seen = set[tuple[str, str]]()
     for result in sorted(results, key=lambda r: r.cell.seed):
         cell = result.cell
@@ -126,26 +141,35 @@ def _shown(results: Sequence[CellResult]) -> list[tuple[Cell, GraphAttention]]:
         if dev is None or (cell.task in best and best[cell.task][0] >= dev):
             continue
         if (attention := read_graph_attention(cell.folder)) is not None:
-            best[cell.task] = dev, cell, attention
+            best[cell.task] = dev, result, attention
     order = list(dict.fromkeys(r.cell.task for r in results))
     return [best[task][1:] for task in order if task in best]
 
 
 def _example(
-    cell: Cell, attention: GraphAttention, case: int, names: tuple[str, ...]
+    result: CellResult, attention: GraphAttention, case: int, names: tuple[str, ...]
 ) -> GraphExample:
+    cell, is_search = result.cell, result.metrics.metric == "ndcg_at_10"
     nodes = [row for row in attention.nodes.to_pylist() if row["case"] == case]
     edges = [row for row in attention.edges.to_pylist() if row["case"] == case]
     items = {row["item"]: row for row in nodes}
     text, endings = _divided([row["text"] for row in items.values()])
-    drawn = list(items)
-    if len(items) > 1:
+    drawn, captions = list(items), dict[int, str]()
+    if is_search:
+        (query, asked), *documents = items.items()
+        text = asked["text"]
+        answers = tuple(Answer(d["text"], d["is_right"], d["is_answer"]) for _, d in documents)
+        captions = {query: "the query", **{item: d["text"] for item, d in documents}}
+        have_own = {row["item"] for row in nodes if row["type"] != QUERY_NODE}
+        drawn = [query, *(item for item, _ in documents if item in have_own)]
+    elif len(items) > 1:
         answers = tuple(
             Answer(ending, row["is_right"], row["is_answer"])
             for ending, row in zip(endings, items.values(), strict=True)
         )
         wanted = [i for i, row in items.items() if row["is_right"]]
         drawn = list(dict.fromkeys(wanted + [i for i, r in items.items() if r["is_answer"]]))
+        captions = dict(zip(items, endings, strict=True))
     else:
         (row,) = items.values()
         classes = names if len(names) == 2 else ("class 0", "class 1")
@@ -153,16 +177,17 @@ def _example(
             Answer(name, row["is_right"] == bool(at), row["is_answer"] == bool(at))
             for at, name in enumerate(classes)
         )
-    captions = dict(zip(items, answers, strict=False)) if len(items) > 1 else {}
     graphs = [
         _subgraph(
             [row for row in nodes if row["item"] == item],
             [row for row in edges if row["item"] == item],
-            captions[item].text if item in captions else "",
+            captions.get(item, ""),
         )
         for item in drawn
     ]
-    return GraphExample(cell.task, cell.method, cell.seed, text, answers, tuple(graphs))
+    return GraphExample(
+        *(cell.task, cell.method, cell.seed, text, answers, tuple(graphs)), is_search
+    )
 
 
 def _divided(texts: Sequence[str]) -> tuple[str, list[str]]:

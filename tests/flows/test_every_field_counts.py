@@ -62,7 +62,7 @@ NEEDED: dict[str, Any] = {
     "vectors": [{"method": "mean"}],
     "layer": "hidden/2",
     "path": "folder",
-    "model": {"kind": "text_only"},
+    "model": {"kind": "gt2vec", "description": "none"},
     "loss": {"kind": "binary"},
 }
 """Values of fields without a default."""

@@ -256,6 +256,26 @@ def test_what_changes_runs_again_and_nothing_else(
     }
 
 
+def test_graphs_of_chosen_cases_are_drawn_and_nothing_is_trained_for_it(
+    folder: Path, first_run: tuple[Path, Path, PipelineResult], tmp_path: Path
+) -> None:
+    _, home, _ = first_run
+    corpus = pairs()
+    items = corpus.case_split("test").column("items").to_pylist()
+    texts = [corpus.texts[corpus.items.column("text")[item].as_py()] for (item,) in items]
+    content = experiment(folder)
+    content["report"]["graphs_of"] = {"pairs": [texts[3].upper(), texts[1]]}
+    chosen = write(tmp_path / "chosen.yaml", content)
+    result = run_serially(chosen, home)
+    # But for text only and no token.
+    assert result.computed == {"score": 5, "report": 1}
+    page = result.report.read_text()
+    section = page[page.index('id="graphs"') : page.index("</section>", page.index('id="graphs"'))]
+    drawn = [text for text in texts if f'<p class="text">{text}</p>' in section]
+    assert drawn == [texts[1], texts[3]]
+    assert section.index(texts[3]) < section.index(texts[1])
+
+
 def test_a_plan_counts_labels_and_descriptions_and_builds_graphs_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +319,12 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says("methods.graph only.train=lora", "does not read what the backbone makes of texts")
     says("methods.behind.read=mean", "set read: last, or graph_token: first")
     says("methods.tuned.train.r=0", "greater than or equal to 1")
+    says(
+        "report.graphs_of={pairs: [no such words]}", "no test text has 'no such words'; give words"
+    )
+    says("report.graphs_of={pairs: []}", "at least 1 item")
+    says("report.graphs_of={pairs: ['  ']}", "at least 1 character")
+    says("report.graphs_of={pears: [a]}", "names the task 'pears', .* such methods are on 'pairs'")
 
 
 def test_the_experiment_on_the_page_of_graphs_is_one() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,8 +28,9 @@ from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
 
-def shown(grid: Grid, n: int = 4) -> tuple[GraphExample, ...]:
-    return graph_examples(read_results(grid.cells), grid.corpora, n)
+def shown(grid: Grid, n: int = 4, **chosen: tuple[str, ...]) -> tuple[GraphExample, ...]:
+    config = grid.config.model_copy(update={"n_examples": n, "graphs_of": chosen})
+    return graph_examples(read_results(grid.cells), config, grid.corpora)
 
 
 def only(grid: Grid, *items: object) -> Subgraph:
@@ -133,6 +135,46 @@ def test_each_task_shows_its_best_method_on_dev_and_the_cases_are_spread(grid: G
         for task in ("ratio 0.2", "ratio 0.8", "ratio 0.2", "ratio 0.8", "ratio 0.2")
     ]
     assert shown(grid, 0) == ()
+
+
+def test_of_a_task_with_chosen_cases_all_that_were_kept_are_shown(
+    grid: Grid, tmp_path: Path
+) -> None:
+    for cell in grid.cells:
+        save_items(cell.folder, *(kitchen(n, "kitchen", case=n) for n in range(5)))
+    chosen = {"ratio 0.8": ("cup",)}
+    found = shown(grid, 2, **chosen)
+    assert Counter(e.task for e in found) == {"ratio 0.2": 2, "ratio 0.8": 5}
+    grid.config = grid.config.model_copy(update={"n_examples": 0, "graphs_of": chosen})
+    page = (grid.write(tmp_path / "report") / "report.html").read_text()
+    section = page[page.index('id="graphs"') : page.index('id="errors"')]
+    assert section.count('class="subgraph"') == 5
+    assert "chosen by the experiment (<code>graphs_of</code>) on ratio 0.8, and" in section
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_search_shows_the_query_the_first_document_and_a_relevant_one(
+    grid: Grid, is_found: bool, tmp_path: Path
+) -> None:
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, metric="ndcg_at_10")
+    nothing = {"right": False, "given": False}
+    named = item(0, ["cup"], [0], [], text="the cup", **nothing)
+    first = item(7, ["cup", "tea"], [2, 2], [(1, "in", 2)], text="of tea", right=is_found)
+    bare = item(9, [], [], [], text="of cups", right=True, given=False)
+    save_items(grid.cells[0].folder, named, first, *([] if is_found else [bare]))
+    (example,) = shown(grid, 1)
+    assert (example.text, example.is_correct) == ("the cup", is_found)
+    answers = [("of tea", is_found, True), *([] if is_found else [("of cups", True, False)])]
+    assert [(a.text, a.is_right, a.is_given) for a in example.answers] == answers
+    # A document without a graph of its own has nothing to draw.
+    assert [g.caption for g in example.graphs] == ["the query", "of tea"]
+    grid.config = grid.config.model_copy(update={"n_examples": 1})
+    page = (grid.write(tmp_path / "report") / "report.html").read_text()
+    section = page[page.index('id="graphs"') : page.index('id="errors"')]
+    verdict = "✓ first document relevant" if is_found else "✗ first document not relevant"
+    assert verdict in section
+    assert section.count(">found first</span>") == section.count(">relevant</span>") == 1
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 25])
