@@ -39,13 +39,17 @@ outcomes mean is in
 def main() -> None:
     """Parse the flags, run, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", default=[""], help="as in glot, or glot/table2")
+    parser.add_argument(
+        "--only", nargs="+", help="a paper, as in glot, or a file, as in glot/table2"
+    )
     parser.add_argument("--home", default=".permafrost-papers")
     args = parser.parse_args()
     found = files(EXPERIMENTS)
-    chosen = [name for name in found if name.startswith(tuple(args.only))]
-    if not chosen:
-        sys.exit(f"no experiment starts with {args.only}; there are {', '.join(found)}")
+    papers = dict.fromkeys(name.partition("/")[0] for name in found)
+    only = args.only or [*papers]
+    if unknown := [name for name in only if name not in found and name not in papers]:
+        sys.exit(f"there is no experiment {', '.join(unknown)}; there are {', '.join(found)}")
+    chosen = [name for name in found if {name, name.partition("/")[0]} & {*only}]
     outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)

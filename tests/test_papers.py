@@ -66,9 +66,11 @@ def test_what_is_not_run_again_stays(
 def test_a_name_that_nothing_has_is_refused(
     ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["papers", "--only", "glut"])
-    with pytest.raises(SystemExit, match="there are glot/bad, glot/good, va/other"):
-        papers.main()
+    for name in ("glut", "glot/go"):
+        monkeypatch.setattr("sys.argv", ["papers", "--only", "va", name])
+        wanted = f"no experiment {name}; there are glot/bad, glot/good, va/other"
+        with pytest.raises(SystemExit, match=wanted):
+            papers.main()
     assert ran == []
 
 
