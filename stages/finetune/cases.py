@@ -70,26 +70,36 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
             f"corpus is of kind {corpus.task}; use a loss for this kind"
         )
-    if not config.trains_nothing:
-        _require_batches(config, len(cases_of(corpus, "train")))
+    train = None if config.trains_nothing else cases_of(corpus, "train")
     if config.metric == "accuracy":
         for split in SPLITS:
             cases_of(corpus, split)
-        return
+    else:
+        train = None if train is None else train.take(np.flatnonzero(train.labels > 0))
+        _require_searches(corpus, train)
+    if train is not None:
+        _require_batches(config, len(train))
+
+
+def _require_searches(corpus: GraphCorpus, train: Cases | None) -> None:
+    """Each split has a relevant document, and dev and test are judged; `train` holds the cases of train with
+    one, or is None where nothing is trained. Sources need not keep judgements of train."""
     judged = pc.unique(corpus.judgements.column("split")).to_pylist()
     if missing := [split for split in SPLITS if split not in judged]:
         raise InputError(
             f"the corpus has no judgements of {' and '.join(missing)} (of {', '.join(judged) or 'none'}), by "
             "which a retrieval is chosen on dev and scored on test; give some"
         )
-    relevant = corpus.judgements.filter(pc.greater(corpus.judgements.column("grade"), 0))
-    found = pc.unique(relevant.column("split")).to_pylist()
-    needed = SPLITS if config.trains_nothing else ("train", *SPLITS)
-    if missing := [split for split in needed if split not in found]:
+    has_relevant = {split: bool(relevant_grades(corpus, split)) for split in SPLITS}
+    if train is not None:
+        has_relevant = {"train": len(train) > 0, **has_relevant}
+    if missing := [split for split, has in has_relevant.items() if not has]:
+        found = [split for split, has in has_relevant.items() if has]
+        *needed, last = has_relevant
         raise InputError(
             f"no document is relevant to a query of {' and '.join(missing)}: grades above 0 are of "
             f"{' and '.join(found) or 'no split'} alone; give a relevant document in each of "
-            f"{', '.join(needed[:-1])} and {needed[-1]}"
+            f"{', '.join(needed)} and {last}"
         )
 
 

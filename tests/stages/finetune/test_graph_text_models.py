@@ -351,13 +351,25 @@ def require(corpus: GraphCorpus, **changes: object) -> None:
 def test_a_search_without_a_relevant_document_in_a_split_is_refused(split: str) -> None:
     corpus = retrieval()
     require(corpus)
-    judged = corpus.judgements
-    own = pc.equal(judged.column("split"), split)
-    grades = pc.if_else(own, pa.scalar(0, pa.int64()), pc.cast(judged.column("grade"), pa.int64()))
-    at = judged.column_names.index("grade")
-    none = judged.set_column(at, "grade", grades).cast(judged.schema)
+
+    def irrelevant(table: pa.Table, column: str) -> pa.Table:
+        own = pc.equal(table.column("split"), split)
+        at = table.column_names.index(column)
+        none = pc.if_else(own, pa.scalar(0, pa.int64()), table.column(column))
+        return table.set_column(at, table.field(at), none)
+
+    cases, judged = irrelevant(corpus.cases, "label"), irrelevant(corpus.judgements, "grade")
     with pytest.raises(InputError, match=f"no document is relevant to a query of {split}: grades"):
-        require(replace(corpus, judgements=none))
+        require(replace(corpus, judgements=judged, cases=cases))
+
+
+def test_judgements_of_train_are_not_needed_where_its_cases_are() -> None:
+    """As in a folder of BEIR, whose corpus has judgements of what is searched alone."""
+    corpus = retrieval()
+    judged = corpus.judgements
+    searched = judged.filter(pc.not_equal(judged.column("split"), "train"))
+    assert 0 < searched.num_rows < judged.num_rows
+    require(replace(corpus, judgements=searched))
 
 
 def test_what_cannot_be_trained_is_refused(pair: Pairs) -> None:

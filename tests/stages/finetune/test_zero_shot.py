@@ -28,9 +28,12 @@ def without_split(corpus: GraphCorpus, split: str, cases_too: bool) -> GraphCorp
     """No document is relevant to a query of the split; or it has no case at all."""
     judged, cases = corpus.judgements, corpus.cases
     kept = judged.filter(pc.not_equal(judged.column("split"), split))
+    is_of = pc.equal(cases.column("split"), split)
     if cases_too:
-        cases = cases.filter(pc.not_equal(cases.column("split"), split))
-    return replace(corpus, judgements=kept, cases=cases)
+        return replace(corpus, judgements=kept, cases=cases.filter(pc.invert(is_of)))
+    at = cases.column_names.index("label")
+    labels = pc.if_else(is_of, pa.scalar(0, pa.int64()), cases.column("label"))
+    return replace(corpus, judgements=kept, cases=cases.set_column(at, cases.field(at), labels))
 
 
 @pytest.mark.parametrize("cases_too", [False, True])
