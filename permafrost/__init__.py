@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from permafrost.storage.errors import (
         CorruptDataError,
         DiskFullError,
+        HubUnreachableError,
         IdentityMismatchError,
         InputError,
         NotFoundError,
@@ -47,6 +48,7 @@ __all__ = [
     "DiskFullError",
     "FrozenBackboneHead",
     "Home",
+    "HubUnreachableError",
     "IdentityMismatchError",
     "InputError",
     "NotFoundError",
