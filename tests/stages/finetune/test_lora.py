@@ -66,6 +66,7 @@ def stored(pair: Pairs) -> Stored:
     return cache(lambda family: data_of(pairs(), pair(family).backbone))
 
 
+@pytest.mark.deep
 def test_adapters_have_the_papers_number_of_parameters() -> None:
     # Relation 63: GT2VEC's rank 8 on q, k, v, o, gate, up and down, which are the defaults.
     defaults = Lora()

@@ -26,7 +26,7 @@ def test_every_task_of_a_suite_is_one_of_mtebs_and_about_english(name: str) -> N
 @pytest.mark.parametrize(
     ("name", "benchmark"),
     [
-        ("mteb-eng-v1", "MTEB(eng, v1)"),
+        pytest.param("mteb-eng-v1", "MTEB(eng, v1)", marks=pytest.mark.deep),
         ("mteb-eng-v2", "MTEB(eng, v2)"),
         pytest.param("beir", "BEIR", marks=pytest.mark.deep),
         pytest.param("longembed", "LongEmbed", marks=pytest.mark.deep),

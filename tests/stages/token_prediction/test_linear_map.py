@@ -74,6 +74,7 @@ def test_trained_keys_are_a_logistic_regression() -> None:
     assert best < np.log(4) - 0.1, "there is something to learn"
 
 
+@pytest.mark.deep
 def test_trained_keys_learn_from_the_vectors_of_a_wide_backbone() -> None:
     """At the default rate, whose steps would throw unscaled vectors of this width further than they reach."""
     train, dev = examples(4_000, 4096, 50, seed=0), examples(500, 4096, 50, seed=1)
