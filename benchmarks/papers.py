@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "papers"
 OUTCOMES = ROOT / "docs" / "papers" / "outcomes.json"
 PROGRAM = [sys.executable, "-c", "from permafrost.flows.cli import main; main()"]
+SIDES = ("higher", "lower")
 HEAD = """# What came of the papers' claims
 
 Written by `make papers`, which runs every small experiment of the papers; do not edit. No score here is one
@@ -78,8 +80,20 @@ def came_of(path: Path, home: str) -> dict[str, Any]:
         return {"date": today, "failed": f"exit code {done.returncode}"}
     said = json.loads(done.stdout)
     summary = json.loads(Path(ROOT, said["report"]).with_name("summary.json").read_text())
-    claims = [{k: c[k] for k in ("says", "outcome")} for c in summary.get("claims", [])]
-    return {"date": today, "finding": summary["finding"], "claims": claims}
+    return {"date": today, "finding": summary["finding"], "claims": told_apart(summary["claims"])}
+
+
+def told_apart(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What claims say and what came of them; those that say the same have their rows too."""
+    times = Counter(claim["says"] for claim in claims)
+    told: list[dict[str, str]] = []
+    for claim in claims:
+        one = {name: claim[name] for name in ("says", "outcome")}
+        if times[claim["says"]] > 1:
+            sides = [dict.fromkeys(c[side] for c in claim["comparisons"]) for side in SIDES]
+            one["rows"] = " above ".join(", ".join(side) for side in sides)
+        told.append(one)
+    return told
 
 
 def page(outcomes: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -92,12 +106,17 @@ def page(outcomes: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str
     return "".join(lines)
 
 
+def _said(claim: Mapping[str, str]) -> str:
+    rows = claim.get("rows")
+    return literal(claim["says"] if rows is None else f"{claim['says']} ({rows})")
+
+
 def _told(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not run"
     if "failed" in outcome:
         return f"failed ({outcome['failed']}, {outcome['date']})"
-    claims = [f"{literal(c['says'])}: **{c['outcome']}**" for c in outcome["claims"]]
+    claims = [f"{_said(claim)}: **{claim['outcome']}**" for claim in outcome["claims"]]
     return "<br>".join([f"{literal(outcome['finding'])} ({outcome['date']})", *claims])
 
 

@@ -63,6 +63,23 @@ def test_what_is_not_run_again_stays(
     assert (tmp_path / "outcomes.md").read_text().count("scores highest") == 2
 
 
+def test_claims_that_say_the_same_are_told_apart_by_their_rows() -> None:
+    def claim(says: str, *rows: tuple[str, str]) -> dict[str, object]:
+        pairs = [{"on": "x", "higher": higher, "lower": lower} for higher, lower in rows]
+        return {"says": says, "outcome": "contrary", "comparisons": pairs}
+
+    told = papers.told_apart(
+        [
+            claim("last", ("a", "b"), ("a", "c"), ("a", "b")),
+            claim("first"),
+            claim("last", ("d", "b")),
+        ]
+    )
+    assert [one.get("rows") for one in told] == ["a above b, c", None, "d above b"]
+    page = papers.page({"va/x": {"date": "now", "finding": "f", "claims": told}}, ["va/x"])
+    assert "<br>last (a above b, c): **contrary**<br>first: **contrary**<br>last (d above" in page
+
+
 def test_a_name_that_nothing_has_is_refused(
     ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
