@@ -358,8 +358,8 @@ class ScoreFinetuned(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
-        if context.is_known(node.input("graphs")):
-            config = FinetuneScoreConfig.model_validate(node.config["score"])
+        config = FinetuneScoreConfig.model_validate(node.config["score"])
+        if config.graphs_of and context.is_known(node.input("graphs")):
             picked_cases(config, graphs_of(node, context))
 
 

@@ -5,22 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import torch
 from torch import Tensor
 
 from permafrost.stages.finetune.backbone_pass import read_states
-from permafrost.stages.finetune.cases import require_cases
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import Finetuned, FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
-from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.finetune.tiny_graphs import (
@@ -341,47 +336,6 @@ def test_training_makes_the_loss_smaller(pair: Pairs) -> None:
     full = fit(config_of(corpus, {**GT2VEC, "description": "none"}, optim=optim), data)
     losses = [r.train_loss for r in full.history]
     assert losses[-1] < 0.9 * losses[0]
-
-
-def require(corpus: GraphCorpus, **changes: object) -> None:
-    require_cases(config_of(corpus, GT2VEC, **changes), corpus)
-
-
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_a_search_without_a_relevant_document_in_a_split_is_refused(split: str) -> None:
-    corpus = retrieval()
-    require(corpus)
-
-    def irrelevant(table: pa.Table, column: str) -> pa.Table:
-        own = pc.equal(table.column("split"), split)
-        at = table.column_names.index(column)
-        none = pc.if_else(own, pa.scalar(0, pa.int64()), table.column(column))
-        return table.set_column(at, table.field(at), none)
-
-    cases, judged = irrelevant(corpus.cases, "label"), irrelevant(corpus.judgements, "grade")
-    with pytest.raises(InputError, match=f"no document is relevant to a query of {split}: grades"):
-        require(replace(corpus, judgements=judged, cases=cases))
-
-
-def test_judgements_of_train_are_not_needed_where_its_cases_are() -> None:
-    """As in a folder of BEIR, whose corpus has judgements of what is searched alone."""
-    corpus = retrieval()
-    judged = corpus.judgements
-    searched = judged.filter(pc.not_equal(judged.column("split"), "train"))
-    assert 0 < searched.num_rows < judged.num_rows
-    require(replace(corpus, judgements=searched))
-
-
-def test_what_cannot_be_trained_is_refused(pair: Pairs) -> None:
-    require(pairs())
-    with pytest.raises(
-        InputError, match=r"'choice' is made for multiple_choice, .* of kind classification"
-    ):
-        require(pairs(), loss={"kind": "choice"})
-    with pytest.raises(InputError, match=r"batches of at least 2 cases, .* optim.batch_size is 1"):
-        require(retrieval(), optim={"batch_size": 1})
-    with pytest.raises(InputError, match=r"no test cases \(its splits: train, dev\)"):
-        require(pairs({"train": 4, "dev": 2}))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
