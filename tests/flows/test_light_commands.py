@@ -92,6 +92,7 @@ def test_a_typo_is_told_and_a_plan_made_without_what_computes(
     assert called(["plan", "tiny.yaml"]) == (0, set())
 
 
+@pytest.mark.deep
 def test_so_is_a_plan_of_what_trains_a_backbone_or_reads_all_layers(
     called: Callable[[Sequence[str]], tuple[int, set[str]]], tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_second_run_computes_nothing(
     assert (backbones.loads, backbones.forwards) == (0, 0)
 
 
+@pytest.mark.deep
 def test_a_run_that_finds_everything_lays_its_graph_out_once_and_waits_for_nothing(
     experiment_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def test_a_call_returns_what_its_function_does() -> None:
         call(sent(divmod, 7, 0))
 
 
+@pytest.mark.deep
 def test_a_scheduler_imports_nothing_of_what_its_workers_call() -> None:
     with (
         companion(cluster_program()) as line,

@@ -166,6 +166,7 @@ def test_shuffled_labels_are_those_of_other_pairs_in_train_and_dev():
     _same(_fit(config), _fit(_config("siamese", max_epochs=2), train=train, dev=dev))
 
 
+@pytest.mark.deep
 def test_nothing_of_unseen_pairs_is_learnt_from_shuffled_labels():
     learnt, control = (
         [
