@@ -137,14 +137,14 @@ def test_run_plan_and_report_need_no_server(finished: Cli, experiment_file: Path
     assert finished("report", str(experiment_file)).endswith("report.html")
 
 
-@pytest.mark.usefixtures("prefect_server")
 def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Path) -> None:
-    assert "everything was reused" in finished("run", str(experiment_file))
-    again = finished.json("run", str(experiment_file))
+    serially = ("--engine", "serial")
+    assert "everything was reused" in finished("run", str(experiment_file), *serially)
+    again = finished.json("run", str(experiment_file), *serially)
     assert again["computed"] == {}
     assert again["run"] == "tiny@3"
     assert sum(again["reused"].values()) == 41
-    changed = finished("run", str(experiment_file), "--set", "methods.GLOT.head.tau=0.5")
+    changed = finished("run", str(experiment_file), *serially, "--set", "methods.GLOT.head.tau=0.5")
     assert "computed: 8 fit, 4 choose, 4 score, 1 report" in changed
     assert " s, run tiny@4. Report:" in changed
     runs = finished.json("runs")["runs"]
