@@ -100,6 +100,7 @@ def test_a_full_disk_that_nobody_named_is_told_in_one_line(
     assert "Traceback" not in said
 
 
+@pytest.mark.deep
 def test_an_error_of_our_own_keeps_its_traceback(
     finished_home: Path,
     experiment_file: Path,

@@ -103,7 +103,7 @@ def test_first_run_computes_everything_once(
 def test_second_run_computes_nothing(
     experiment_file: Path, home: Path, backbones: Backbones
 ) -> None:
-    result = pipeline(str(experiment_file), str(home))
+    result = run_serially(experiment_file, home)
     assert not result.computed
     assert sum(result.reused.values()) == 41
     assert (backbones.loads, backbones.forwards) == (0, 0)
