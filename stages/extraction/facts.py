@@ -4,6 +4,7 @@ Reading it takes transformers and torch, whose imports take longer than all else
 """
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -58,9 +59,11 @@ def facts_of(files: BackboneFiles) -> BackboneFacts:
     return BackboneFacts(sizes, n_special, stated)
 
 
-def versions() -> list[str]:
-    """Versions of the libraries that read a backbone's files."""
-    return [version(name) for name in READ_BY]
+@cache
+def versions() -> tuple[str, ...]:
+    """Versions of the libraries that read a backbone's files: looked up once, which takes milliseconds, as a
+    plan asks for every corpus."""
+    return tuple(version(name) for name in READ_BY)
 
 
 def _reading() -> str:

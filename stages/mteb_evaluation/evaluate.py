@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +70,13 @@ def task_facts(config: MtebTask) -> TaskFacts:
     Raises:
         InputError: mteb has no such task, or a file is missing.
     """
-    return TaskFacts(config.category, {**config.facts(), "mteb": version("mteb")})
+    return TaskFacts(config.category, {**config.facts(), "mteb": _mteb_version()})
+
+
+@cache
+def _mteb_version() -> str:
+    """Looked up once, which takes milliseconds: a plan asks for every method on every task."""
+    return version("mteb")
 
 
 def main_score(config: MtebTask, name: str, embedding: Embedding) -> float | None:

@@ -78,7 +78,7 @@ def test_another_version_of_a_library_or_of_our_code_reads_them_anew(
     folder: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(folder)
-    monkeypatch.setattr(facts, "version", lambda name: "0.0")
+    monkeypatch.setattr(facts, "versions", lambda: ("0.0",))
     found(folder)
     assert read == [folder, folder]
     monkeypatch.setattr(facts, "_reading", lambda: "edited")
