@@ -202,9 +202,9 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
     experiment_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(PermafrostError, match="loss") as caught:
-        pipeline(
-            str(experiment_file),
-            str(tmp_path / "home"),
+        run_serially(
+            experiment_file,
+            tmp_path / "home",
             ["methods.shuffled.optim={lr: 1.0e+30, max_epochs: 3, batch_size: 4}"],
         )
     notes = " ".join(caught.value.__notes__)

@@ -108,6 +108,7 @@ def killed_gc(machines: Machines, step: int) -> tuple[bool, int]:
     return killed, len(found.leftovers)
 
 
+@pytest.mark.deep
 def test_files_whose_manifest_a_killed_gc_has_removed_are_found_by_the_next(
     machines: Machines,
 ) -> None:

@@ -38,7 +38,7 @@ def small(tmp_path: Path, shared: Shared) -> SmallStore:
     return _copy(shared("none", "float16"), tmp_path)
 
 
-@pytest.fixture(params=["none", "zstd"])
+@pytest.fixture(params=["none", pytest.param("zstd", marks=pytest.mark.deep)])
 def either_codec(tmp_path: Path, shared: Shared, request: pytest.FixtureRequest) -> SmallStore:
     """The same, once for each codec."""
     return _copy(shared(request.param, "float16"), tmp_path)

@@ -6,6 +6,7 @@ import pytest
 from distributed import Client
 
 
+@pytest.mark.deep
 def test_the_dashboard_has_pages(scheduler: str) -> None:
     pytest.importorskip("bokeh", reason="an older installation has no bokeh")
     with Client(scheduler, set_as_default=False) as client:

@@ -70,6 +70,7 @@ def test_another_worker_computes_what_a_killed_one_had(
     assert not list(tmp_path.rglob(f"{DRAFT_PREFIX}*")), "what it had begun to write is gone"
 
 
+@pytest.mark.deep
 def test_a_worker_that_finds_other_files_is_refused_and_another_computes(
     scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ CORPORA = {"pairs": pairs, "questions": questions, "retrieval": retrieval}
 
 
 @pytest.mark.parametrize("name", CORPORA)
-@pytest.mark.parametrize("kind", ["gt2vec", "text_only"])
+@pytest.mark.parametrize("kind", ["gt2vec", pytest.param("text_only", marks=pytest.mark.deep)])
 def test_every_weight_of_an_encoder_is_trained_with_a_model_and_scored(
     own: Own, tmp_path: Path, name: str, kind: str
 ) -> None:

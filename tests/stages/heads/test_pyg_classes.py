@@ -65,6 +65,18 @@ CONVS = {
     "WLConvContinuous": {},
 }
 """Those that run, with arguments."""
+OFTEN = {
+    "APPNP",
+    "ChebConv",
+    "DirGNNConv",
+    "EdgeConv",
+    "FAConv",
+    "GATConv",
+    "GCN2Conv",
+    "SAGEConv",
+    "TransformerConv",
+}
+"""One of each way to take edges, and what the papers name; the others are trained in the long tests."""
 FIXED = {
     *(
         "AGNNConv",
@@ -179,7 +191,9 @@ def _trains_and_pools_each_text_alone(config):
     return head
 
 
-@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize(
+    "name", [c if c in OFTEN else pytest.param(c, marks=pytest.mark.deep) for c in CONVS]
+)
 def test_a_convolution_trains_and_pools_each_text_alone(name):
     head = _trains_and_pools_each_text_alone(_glot(name))
     assert head.d_out == WIDTH + 2 * (WIDTH if name in FIXED else 8)

@@ -27,9 +27,9 @@ def test_every_task_of_a_suite_is_one_of_mtebs_and_about_english(name: str) -> N
     ("name", "benchmark"),
     [
         pytest.param("mteb-eng-v1", "MTEB(eng, v1)", marks=pytest.mark.deep),
-        ("mteb-eng-v2", "MTEB(eng, v2)"),
+        pytest.param("mteb-eng-v2", "MTEB(eng, v2)", marks=pytest.mark.deep),
         pytest.param("beir", "BEIR", marks=pytest.mark.deep),
-        pytest.param("longembed", "LongEmbed", marks=pytest.mark.deep),
+        ("longembed", "LongEmbed"),
     ],
 )
 def test_suites_are_mtebs_benchmarks(name: Any, benchmark: str) -> None:

@@ -105,7 +105,7 @@ def one(backbone: Any, how: str) -> Encoded:
 
 
 @pytest.mark.parametrize("model_type", PRE_NORM)
-@pytest.mark.parametrize("how", ["plain", HTP])
+@pytest.mark.parametrize("how", ["plain", pytest.param(HTP, marks=pytest.mark.deep)])
 def test_both_inequalities_hold_at_every_depth(pair: Pairs, model_type: str, how: str) -> None:
     """And what attention lets through nowhere is 0 on both sides."""
     backbone = pair(model_type).backbone
