@@ -51,7 +51,11 @@ MODULES: tuple[tuple[type, str, str, str], ...] = (
     (TokenMap, "linear", "head", "conv"),
 )
 """What only one kind builds, and imports when it builds: the class, the kind, and where it is named."""
-EDITED = [*((c.kinds()[name], name, *where) for c, name, *where in KINDS), *MODULES]
+EDITED = [
+    *((c.kinds()[name], name, *where) for c, name, *where in KINDS),
+    *(pytest.param(*module, marks=pytest.mark.deep) for module in MODULES[1:]),
+    MODULES[0],
+]
 
 
 @pytest.fixture(scope="module")

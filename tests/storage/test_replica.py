@@ -163,6 +163,7 @@ def test_a_failed_upload_commits_nothing_and_the_rerun_does(
     assert not verify(small.store, SilentProgress())
 
 
+@pytest.mark.deep
 def test_damage_in_the_object_store_is_found_although_a_good_copy_is_here(
     server: ObjectServer, tmp_path: Path
 ) -> None:

@@ -86,6 +86,8 @@ def test_what_waits_at_a_refused_worker_is_begun_there_and_nothing_else(
     scheduler: str, tmp_path: Path
 ) -> None:
     with Client(scheduler, set_as_default=False) as client:
+        # One that an earlier test killed is started again.
+        client.wait_for_workers(2, timeout=DEADLINE_S)
         one, other = client.scheduler_info()["workers"]
         client.run(mark, 1, workers=[one])
 
