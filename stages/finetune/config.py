@@ -11,6 +11,9 @@ from permafrost.stages.finetune.token_place import ReadAt
 from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.fit.grid import flat
 
+Precision = Literal["float32", "bfloat16"]
+"""Of matrix products, where weights are in float32."""
+
 
 class FinetuneOptim(BaseModel):
     """How a model is trained with the backbone in the loop; the defaults train small data until dev stops
@@ -46,8 +49,9 @@ class FinetuneOptim(BaseModel):
     at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Items that are computed at a time, with the gradients of the whole batch: the others wait as embeddings
     only, so in-batch losses see all of them. None: the whole batch, until one does not fit in memory."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products in training (autocast), where the backbone itself is in float32."""
+    precision: Precision = "float32"
+    """Of matrix products in training and its evaluations on dev (autocast), where the backbone itself is in
+    float32. Scores and embeddings of the trained model are computed in float32."""
     activations: Literal["kept", "recomputed"] = "kept"
     """`recomputed`: those of the backbone's blocks are computed again on the way back (gradient
     checkpointing)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from permafrost.stages.finetune.cases import Cases
-from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.config import FinetuneConfig, Precision
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.fitting import Fitting
 from permafrost.stages.finetune.graph_batches import texts_of
@@ -94,6 +94,10 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         limits = limits_of(optim.max_epochs, optim.patience, optim.max_steps, n_steps)
         return Plan(limits.n_epochs, n_steps, limits.patience, max_grad_norm=optim.max_grad_norm)
 
+    @property
+    def _precision(self) -> Precision:
+        return self.config.optim.precision
+
     def _order(self, epoch: int) -> list[NDArray[np.int64]]:
         optim, least = self.config.optim, self.config.loss.least_batch
         return shuffled_batches(len(self.train), optim.batch_size, self.config.seed, epoch, least)
@@ -104,7 +108,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         """The loss of a batch that is computed whole."""
-        return self._total(self._embed(batch.items), batch.cases), len(batch.cases)
+        return self._total(self._embed(batch.items, self._precision), batch.cases), len(batch.cases)
 
     def gradients(
         self, batch: Batch, require_finite: Callable[[Sequence[float]], None]
@@ -123,7 +127,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
             value = gradients_in_parts(
                 self.model,
-                lambda part: self._embed(batch.items[part]),
+                lambda part: self._embed(batch.items[part], self._precision),
                 len(batch.items),
                 at_a_time,
                 loss,
@@ -132,9 +136,11 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
         return self.fitting.run(len(batch.items), compute)
 
-    def _embed(self, items: NDArray[np.int64], described: bool = True) -> Embedded:
+    def _embed(
+        self, items: NDArray[np.int64], precision: Precision, described: bool = True
+    ) -> Embedded:
         batch = self.reader.batch(items, self.device, described)
-        is_low = self.config.optim.precision == "bfloat16" and self.model.training
+        is_low = precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_low):
             return self.model(batch)
 
@@ -169,7 +175,13 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         return total
 
     @torch.no_grad()
-    def embeddings(self, items: NDArray[np.int64], described: bool = False) -> Embedded:
+    def embeddings(
+        self,
+        items: NDArray[np.int64],
+        precision: Precision = "float32",
+        *,
+        described: bool = False,
+    ) -> Embedded:
         """Embeddings of items, on the CPU, in the present mode of the model.
 
         Raises:
@@ -180,7 +192,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             size = min(at_a_time or SCORED_AT_A_TIME, SCORED_AT_A_TIME)
             parts: list[Embedded] = []
             for part in parts_of(len(items), size):
-                found = self._embed(items[part], described)
+                found = self._embed(items[part], precision, described)
                 other = found.described
                 parts.append(
                     Embedded(found.z.float().cpu(), None if other is None else other.float().cpu())
@@ -224,13 +236,15 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         has_two = model.n_branches == 2 and model.compared == "branches"
         embedded = None
         if has_two or not is_search:
-            embedded = self.embeddings(batch.items, described=has_two)
+            embedded = self.embeddings(batch.items, self._precision, described=has_two)
         if model.compared == "token_and_text":
             self._note_distance(self.tokens_and_texts(batch.items))
         elif has_two and embedded is not None:
             self._note_distance(embedded.branches)
         if is_search:
-            found = searched(self.data.corpus, ("dev",), lambda items: self.embeddings(items).z)
+            found = searched(
+                self.data.corpus, ("dev",), lambda items: self.embeddings(items, self._precision).z
+            )
             return (ndcg_at_10(found["dev"]),)
         assert embedded is not None
         answers, _ = self.answers(embedded.z, batch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from permafrost.stages.finetune.backbone_pass import read_states
-from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
+from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig, Precision
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
@@ -228,8 +228,8 @@ def limited(trained: GraphTextTrainee, limit: int, error: type[RuntimeError]) ->
     """From now on more than `limit` items at a time do not fit."""
     whole = trained._embed
 
-    def embed(items: np.ndarray) -> object:
-        found = whole(items)
+    def embed(items: np.ndarray, precision: Precision) -> object:
+        found = whole(items, precision)
         if len(items) > limit:
             raise error("CUDA error: out of memory")
         return found
@@ -258,7 +258,7 @@ def test_what_is_no_lack_of_memory_is_not_tried_again(pair: Pairs) -> None:
     data = data_of(pairs(), pair("bert").backbone)
     trained = trainee(config_of(data.corpus, GT2VEC), data)
 
-    def broken(items: np.ndarray) -> object:
+    def broken(items: np.ndarray, precision: Precision) -> object:
         raise RuntimeError("shapes do not match")
 
     trained._embed = broken  # type: ignore[method-assign,assignment]
@@ -372,6 +372,20 @@ def test_low_precision_is_for_training_only(pair: Pairs) -> None:
     full.model.eval(), low.model.eval()
     items = np.arange(3)
     assert torch.equal(full.embeddings(items).z, low.embeddings(items).z)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_dev_is_evaluated_in_the_precision_of_training(precision: str, pair: Pairs) -> None:
+    data = data_of(pairs(), pair("llama").backbone)
+    trained = trainee(config_of(data.corpus, GT2VEC, optim={"precision": precision}), data)
+    trained.model.eval()
+    are_low: set[bool] = set()
+    noted = trained.model.register_forward_pre_hook(
+        lambda *_: are_low.add(torch.is_autocast_enabled("cpu"))
+    )
+    trained.dev()
+    noted.remove()
+    assert are_low == {precision == "bfloat16"}
 
 
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
