@@ -44,6 +44,9 @@ class FinetuneOptim(BaseModel):
     patience: Annotated[int, Field(ge=1, le=MAX_STEPS)] | Literal["auto"] | None = "auto"
     """Training stops after this many epochs in a row without improvement on dev; None for never. `auto`: as
     many as make up a tenth of `max_steps`, but at least five."""
+    dev_documents: int | None = Field(default=None, ge=1, le=MAX_TEXTS)
+    """Documents that dev queries search after every epoch: those judged for them, and others, drawn by the
+    seed, that make up this number. None: all, as in every score of a trained model."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
     """A larger gradient norm is clipped to this; None for no clipping."""
     at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
@@ -107,6 +110,15 @@ class FinetuneConfig(BaseModel):
             raise ValueError(
                 f"train is {self.train.kind}, but a model of kind {self.model.kind} does not read what the "
                 "backbone makes of texts; set train: probe"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _documents_are_searched(self) -> "FinetuneConfig":
+        if self.optim.dev_documents is not None and self.metric != "ndcg_at_10":
+            raise ValueError(
+                f"optim.dev_documents is {self.optim.dev_documents}, but with loss {self.loss.kind} nothing "
+                "is searched; leave it out"
             )
         return self
 

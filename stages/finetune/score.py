@@ -18,7 +18,7 @@ from permafrost.stages.finetune.cases import SPLITS, Cases, require_cases
 from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
-from permafrost.stages.finetune.search import Search, ndcg_at_10, searched
+from permafrost.stages.finetune.search import Search, all_documents, ndcg_at_10, searched
 from permafrost.stages.finetune.shown_cases import picked_cases, shown_answers, shown_searches
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
@@ -122,7 +122,8 @@ def _search(
     data: FinetuneData,
     picked: NDArray[np.int64],
 ) -> FinetuneScore:
-    found = searched(data.corpus, SPLITS, lambda items: trainee.embeddings(items).z)
+    documents = all_documents(data.corpus)
+    found = searched(data.corpus, SPLITS, documents, lambda items: trainee.embeddings(items).z)
     metrics = {
         **shared,
         **{split: ndcg_at_10(some) for split, some in found.items()},

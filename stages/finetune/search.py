@@ -42,17 +42,37 @@ def _gain(grades: NDArray[np.int64]) -> float:
     return float((np.maximum(grades, 0) / np.log2(np.arange(len(grades)) + 2)).sum())
 
 
+def all_documents(corpus: GraphCorpus) -> NDArray[np.int64]:
+    """The items of all documents of a retrieval, in order."""
+    return np.array(corpus.documents, np.int64)
+
+
+def some_documents(corpus: GraphCorpus, split: str, n: int, seed: int) -> NDArray[np.int64]:
+    """The items of all documents that are judged for queries of a split, and of as many others, drawn by a
+    seed, as make up `n`, in order."""
+    documents = all_documents(corpus)
+    judged = {d for own in relevant_grades(corpus, split).values() for d in own}
+    is_judged = np.isin(documents, list(judged))
+    others = np.flatnonzero(~is_judged)
+    n_more = min(max(n - int(is_judged.sum()), 0), len(others))
+    drawn = np.random.default_rng(seed).choice(others, n_more, replace=False)
+    return documents[np.sort(np.concatenate([np.flatnonzero(is_judged), drawn]))]
+
+
 def searched(
-    corpus: GraphCorpus, splits: Sequence[str], embed: Callable[[NDArray[np.int64]], Tensor]
+    corpus: GraphCorpus,
+    splits: Sequence[str],
+    documents: NDArray[np.int64],
+    embed: Callable[[NDArray[np.int64]], Tensor],
 ) -> dict[str, list[Search]]:
-    """What queries of some splits find among all documents; equal similarities keep the documents' order.
+    """What queries of some splits find among documents; equal similarities keep the documents' order.
 
     Args:
         corpus: a retrieval.
         splits: whose judgements count.
+        documents: the items that are searched.
         embed: gives items their embeddings `[n, d]`, on the CPU; called once for the documents.
     """
-    documents = np.array(corpus.documents, np.int64)
     units = _units(embed(documents))
     return {split: _of_split(corpus, split, embed, documents, units) for split in splits}
 

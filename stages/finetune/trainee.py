@@ -23,7 +23,12 @@ from permafrost.stages.finetune.losses.loss import ScoreLoss, VectorLoss
 from permafrost.stages.finetune.module import Embedded, GraphTextModule
 from permafrost.stages.finetune.optimizer import finetune_optimizer
 from permafrost.stages.finetune.parts import gradients_in_parts, joined, parts_of
-from permafrost.stages.finetune.search import ndcg_at_10, searched
+from permafrost.stages.finetune.search import (
+    all_documents,
+    ndcg_at_10,
+    searched,
+    some_documents,
+)
 from permafrost.stages.fit.optim import limits_of
 from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
 from permafrost.storage.errors import PermafrostError
@@ -93,6 +98,13 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         n_steps = len(self._order(1))
         limits = limits_of(optim.max_epochs, optim.patience, optim.max_steps, n_steps)
         return Plan(limits.n_epochs, n_steps, limits.patience, max_grad_norm=optim.max_grad_norm)
+
+    @cached_property
+    def _dev_documents(self) -> NDArray[np.int64]:
+        n = self.config.optim.dev_documents
+        if n is None:
+            return all_documents(self.data.corpus)
+        return some_documents(self.data.corpus, "dev", n, self.config.seed)
 
     @property
     def _precision(self) -> Precision:
@@ -243,7 +255,10 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             self._note_distance(embedded.branches)
         if is_search:
             found = searched(
-                self.data.corpus, ("dev",), lambda items: self.embeddings(items, self._precision).z
+                self.data.corpus,
+                ("dev",),
+                self._dev_documents,
+                lambda items: self.embeddings(items, self._precision).z,
             )
             return (ndcg_at_10(found["dev"]),)
         assert embedded is not None

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from permafrost.stages.finetune.backbone_pass import read_states
+from permafrost.stages.finetune.cases import relevant_grades
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig, Precision
 from permafrost.stages.finetune.data import FinetuneData
+from permafrost.stages.finetune.module import Embedded
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import Finetuned, FinetuneResult
@@ -386,6 +388,42 @@ def test_dev_is_evaluated_in_the_precision_of_training(precision: str, pair: Pai
     trained.dev()
     noted.remove()
     assert are_low == {precision == "bfloat16"}
+
+
+def embedded_on_dev(trained: GraphTextTrainee, patch: pytest.MonkeyPatch) -> set[int]:
+    """The items whose embeddings an evaluation on dev asks for."""
+    embed, asked = trained.embeddings, set[int]()
+
+    def noted(items: np.ndarray, *args: Precision) -> Embedded:
+        asked.update(items.tolist())
+        return embed(items, *args)
+
+    patch.setattr(trained, "embeddings", noted)
+    trained.model.eval()
+    trained.dev()
+    return asked
+
+
+def test_dev_queries_may_search_some_documents_while_training(
+    pair: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = retrieval()
+    data = data_of(corpus, pair("bert").backbone)
+    model = {**GT2VEC, "description": "none"}
+    whole, some = (
+        embedded_on_dev(
+            trainee(config_of(corpus, model, optim={"dev_documents": n}), data), monkeypatch
+        )
+        for n in (None, 1)
+    )
+    documents = {*corpus.documents}
+    assert whole & documents == documents
+    judged = {d for own in relevant_grades(corpus, "dev").values() for d in own}
+    assert some & documents == judged
+    with pytest.raises(
+        ValueError, match=r"dev_documents is 5, but with loss .* nothing is searched"
+    ):
+        config_of(pairs(), GT2VEC, optim={"dev_documents": 5})
 
 
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:

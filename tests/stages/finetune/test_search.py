@@ -5,11 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.stages.finetune.search import ndcg_at_10, searched
+from permafrost.stages.finetune.cases import relevant_grades
+from permafrost.stages.finetune.search import (
+    all_documents,
+    ndcg_at_10,
+    searched,
+    some_documents,
+)
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from tests.stages.finetune.tiny_graphs import retrieval
 
 
@@ -22,11 +30,11 @@ def test_documents_are_embedded_once_for_all_splits() -> None:
         asked.append(items.tolist())
         return table[torch.from_numpy(items)]
 
-    both = searched(corpus, ("dev", "test"), embed)
+    both = searched(corpus, ("dev", "test"), all_documents(corpus), embed)
     assert asked.count([*corpus.documents]) == 1
     assert len(asked) == 3
     for split, found in both.items():
-        (alone,) = searched(corpus, (split,), embed).values()
+        (alone,) = searched(corpus, (split,), all_documents(corpus), embed).values()
         assert ndcg_at_10(found) == ndcg_at_10(alone)
         for one in found:
             units = torch.nn.functional.normalize(table.double(), dim=1)
@@ -49,9 +57,28 @@ def test_a_document_graded_below_zero_counts_as_one_that_nobody_judged() -> None
     # Queries that find both their document and the first one.
     for row in judged.to_pylist():
         table[row["query"]] = table[row["document"]] + 1.5 * table[base.documents[0]]
-    scores = [
-        ndcg_at_10(searched(c, ("test",), lambda items: table[torch.from_numpy(items)])["test"])
-        for c in (base, both)
-    ]
+
+    def score(corpus: GraphCorpus) -> float:
+        documents = all_documents(corpus)
+        found = searched(corpus, ("test",), documents, lambda items: table[torch.from_numpy(items)])
+        return ndcg_at_10(found["test"])
+
+    scores = [score(base), score(both)]
     assert scores[0] == scores[1]
     assert 0 < scores[0] < 1
+
+
+@pytest.mark.parametrize("n_more", [-1, 0, 1, 2, 100])
+def test_some_documents_are_those_that_are_judged_and_others_drawn_by_the_seed(n_more: int) -> None:
+    corpus = retrieval()
+    judged = {d for own in relevant_grades(corpus, "dev").values() for d in own}
+    n_all = len(corpus.documents)
+    assert 0 < len(judged) < n_all - 2
+    some = some_documents(corpus, "dev", len(judged) + n_more, seed=3).tolist()
+    assert judged <= set(some)
+    assert len(some) == min(len(judged) + max(n_more, 0), n_all)
+    assert some == [d for d in corpus.documents if d in set(some)], "in order, none twice"
+    assert some == some_documents(corpus, "dev", len(judged) + n_more, seed=3).tolist()
+    if n_more in (1, 2):
+        of_seeds = {tuple(some_documents(corpus, "dev", len(some), seed)) for seed in range(20)}
+        assert len(of_seeds) > 1

@@ -10,7 +10,7 @@ import torch
 from permafrost.stages.finetune.cases import cases_of
 from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.score import FinetuneScore, score_finetuned
-from permafrost.stages.finetune.search import searched
+from permafrost.stages.finetune.search import all_documents, searched
 from permafrost.stages.finetune.shown_cases import picked_cases, shown_searches
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import Finetuned
@@ -118,7 +118,10 @@ def test_a_search_that_finds_a_relevant_document_first_shows_it_alone() -> None:
     for at, (query, document) in enumerate(cases_of(corpus, "test").items[n] for n in numbers):
         if at % 2:
             drawn[query] = drawn[document]
-    found = searched(corpus, ("test",), lambda items: torch.from_numpy(drawn[items]))["test"]
+    documents = all_documents(corpus)
+    (found,) = searched(
+        corpus, ("test",), documents, lambda items: torch.from_numpy(drawn[items])
+    ).values()
     shown = shown_searches(corpus, found, numbers)
     assert [len(case.items) for case in shown][1::2] == [2] * len(numbers[1::2])
     for case in shown[1::2]:
