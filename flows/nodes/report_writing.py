@@ -151,6 +151,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         key=entry.result,
         loss=entry.loss,
         category=entry.category,
+        part=entry.part,
         costs=Costs(
             fit_seconds=_fit_seconds(entry, context),
             score_seconds=None if entry.score is None else _seconds(entry.score, context),

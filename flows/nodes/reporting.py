@@ -9,6 +9,7 @@ from permafrost.flows.graph import Node
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.metrics.records import Role
+from permafrost.stages.report.cells import Part
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.progress import Progress
@@ -28,6 +29,7 @@ class CellEntry(_Entry):
     must_be_at_chance: bool = True
     """Of a control: whether it is held against the majority rate."""
     category: str
+    part: Part
     loss: str | None
     """The loss that training minimised; None where nothing is trained in epochs."""
     result: str

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -23,6 +23,10 @@ class Costs:
     score_seconds: float | None = None
     n_pooling_parameters: int | None = None
     """Number of parameters in the pooling; all others belong to the task."""
+
+
+Part = Literal["tasks", "evaluations"]
+"""Where an experiment names a task: among those on which methods are trained, or in an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Cell:
     costs: Costs = Costs()
     category: str | None = None
     """Kind of the task, for averages over tasks of one kind."""
+    part: Part = "tasks"
+    """Where the experiment names the task."""
     must_be_at_chance: bool = True
     """Of a control: whether it gets nothing from which the answer can be learnt."""
 

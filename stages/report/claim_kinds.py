@@ -33,7 +33,8 @@ class Claim(_Config):
     tasks: tuple[str, ...] = ()
     """On which tasks; on all of them if none is named."""
     over: Literal["tasks", "mean"] = "tasks"
-    """Whether it is said of each of the tasks, or of the mean over those that both methods were run on."""
+    """Whether it is said of each of the tasks, or of the mean over those that both methods were run on: of
+    `tasks` where they are named, else of those in the mean that the table prints."""
     gap: PositiveFloat | None = None
     """The smallest difference that is printed for it, in points (metric x 100). Where ours is within noise
     and half of its interval is wider than that, the test set is too small to say anything."""

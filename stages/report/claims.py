@@ -152,8 +152,12 @@ def _comparisons(
     rows: dict[str, Row],
     config: BootstrapConfig,
 ) -> Iterator[Comparison]:
-    tasks = claim.tasks or tuple(dict.fromkeys(column.task for column in table.columns))
-    places = {t: [i for i, c in enumerate(table.columns) if c.task == t] for t in tasks}
+    counted = range(len(table.columns))
+    if claim.over == "mean" and not claim.tasks:
+        # The mean that the table prints, if there is one.
+        counted = next((a.columns for a in table.averages if a.heading == "mean"), counted)
+    tasks = claim.tasks or tuple(dict.fromkeys(table.columns[i].task for i in counted))
+    places = {t: [i for i in counted if table.columns[i].task == t] for t in tasks}
     for other in others:
         pair = rows.get(first), rows.get(other)
         if claim.over == "mean":

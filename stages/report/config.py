@@ -11,10 +11,10 @@ from permafrost.stages.report.claim_kinds import AnyClaim
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-AverageRule = Literal["same_metric", "any_metric", "mteb", "none"]
+AverageRule = Literal["same_metric", "any_metric", "mteb", "evaluations", "none"]
 """Which tasks are averaged: `same_metric`, all tasks if they have one metric; `any_metric`, all tasks, as in
 GLUE; `mteb`, all tasks, with the mean over kinds of task beside the mean over tasks, as on MTEB's
-leaderboard; or `none`."""
+leaderboard; `evaluations`, as `mteb`, without the tasks on which methods are trained; or `none`."""
 
 
 class _Config(BaseModel):

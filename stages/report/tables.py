@@ -11,7 +11,7 @@ import numpy as np
 
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.cells import CellResult, Part
 from permafrost.stages.report.config import AverageRule
 from permafrost.stages.report.entries import DASH, Entry, entry, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
@@ -19,6 +19,8 @@ from permafrost.stages.report.standing import Standing
 
 _MOST_CLASSES = 3
 """Up to this many classes their shares are listed; of more, the range is given."""
+_OF_KINDS = ("mteb", "evaluations")
+"""Rules with a mean over kinds of task."""
 PrintedMark = Literal["plain", "best", "tied"]
 """`best`: bold; `tied`: not the best, but not significantly worse either."""
 
@@ -35,6 +37,7 @@ class Column:
     n_test: int
     category: str | None = None
     """Kind of the task."""
+    part: Part = "tasks"
     class_balance: dict[str, float] | None = None
     """Share of each class in test."""
     overlap: float | None = None
@@ -94,6 +97,8 @@ class ScoredTask(Protocol):
     def metric(self) -> str: ...
     @property
     def category(self) -> str | None: ...
+    @property
+    def part(self) -> Part: ...
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,7 @@ def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResul
         else None,
         n_test=metrics_of[0].n_test,
         category=next((r.cell.category for r in results if r.cell.task == task), None),
+        part=next(r.cell.part for r in results if r.cell.task == task),
         class_balance=next((m.class_balance for m in of_task if m.class_balance), None),
         overlap=next((m.overlap for m in of_task if m.overlap is not None), None),
     )
@@ -273,23 +279,28 @@ def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average,
 
     A category that has all tasks gets no mean of its own. A task with several metrics counts with the first.
     """
-    first = {column.task: i for i, column in reversed(list(enumerate(columns)))}
-    categories = dict.fromkeys(c.category for c in columns if c.category is not None)
+    counted = [
+        (i, c) for i, c in enumerate(columns) if rule != "evaluations" or c.part == "evaluations"
+    ]
+    first = {column.task: i for i, column in reversed(counted)}
+    categories = dict.fromkeys(c.category for _, c in counted if c.category is not None)
     groups: dict[str, list[int]] = {}
     for name in categories:
-        indices = [i for i, c in enumerate(columns) if c.category == name and first[c.task] == i]
+        indices = [i for i, c in counted if c.category == name and first[c.task] == i]
         if len(indices) < len(first):
             groups[f"mean, {name.replace('_', ' ')}"] = indices
     groups["mean"] = sorted(first.values())
     means: list[Average] = []
     for heading, indices in groups.items():
         metrics = {columns[i].metric for i in indices}
-        is_wanted = rule in ("any_metric", "mteb") or (rule == "same_metric" and len(metrics) == 1)
+        is_wanted = rule in ("any_metric", *_OF_KINDS) or (
+            rule == "same_metric" and len(metrics) == 1
+        )
         if len(indices) > 1 and is_wanted:
             metric = metrics.pop() if len(metrics) == 1 else "mixed"
             means.append(Average(heading, metric, tuple(indices)))
     kinds = tuple(tuple(i for i in groups["mean"] if columns[i].category == k) for k in categories)
-    if rule == "mteb" and 1 < len(kinds) < len(groups["mean"]):
+    if rule in _OF_KINDS and 1 < len(kinds) < len(groups["mean"]):
         last = means[-1]
         means.append(Average("mean of kinds", last.metric, last.columns, kinds))
     return tuple(means)

@@ -36,9 +36,9 @@ def cell(folder: Path, method: str, right: float, task: str = "t", draw: int = 0
     return scored_cell(folder, method, LABELS, answers(right, LABELS, draw), task=task)
 
 
-def came_of(cells: list[Cell], **claim) -> ClaimResult:
+def came_of(cells: list[Cell], report: ReportConfig = REPORT, **claim) -> ClaimResult:
     results = read_results(cells)
-    table = annotated(tabulate(results), results, REPORT)
+    table = annotated(tabulate(results), results, report)
     said = Claim(**({"says": "c", "higher": "good", "lower": ("other",)} | claim))
     (result,) = claim_results([said], table, REPORT.bootstrap, NO_CURVES)
     return result
@@ -130,6 +130,26 @@ def test_of_a_mean_there_is_one_comparison_over_what_both_were_run_on(tmp_path: 
     assert one.value == pytest.approx((0.2 - 0.1) / 2)
     assert one.tested.value == pytest.approx(one.value)
     assert one.outcome == "confirmed"
+
+
+def test_a_claim_over_a_mean_is_about_the_mean_that_the_table_prints(tmp_path: Path):
+    right = {"trained on": (0.6, 0.9), "a": (0.9, 0.7), "b": (0.8, 0.7)}
+    cells = [
+        replace(
+            cell(tmp_path, method, shares[i], task, draw=i),
+            part="tasks" if task == "trained on" else "evaluations",
+        )
+        for task, shares in right.items()
+        for i, method in enumerate(("good", "other"))
+    ]
+    report = REPORT.model_copy(update={"averages": "evaluations"})
+    (one,) = came_of(cells, report, over="mean").comparisons
+    assert (one.on, one.outcome) == ("mean of 2 tasks", "confirmed")
+    assert one.value == pytest.approx((0.2 + 0.1) / 2)
+    (named,) = came_of(cells, report, over="mean", tasks=("trained on", "a")).comparisons
+    assert (named.on, named.value) == ("mean of 2 tasks", pytest.approx((-0.3 + 0.2) / 2))
+    (every,) = came_of(cells, over="mean").comparisons
+    assert every.on == "mean of 3 tasks"
 
 
 def test_without_the_answers_a_difference_is_shown_and_not_tested(tmp_path: Path):

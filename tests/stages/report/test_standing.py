@@ -271,6 +271,21 @@ def test_kinds_of_task_can_count_alike():
     assert averages(tasks[:2], "mteb")[-1].heading == "mean", "every kind has one task"
 
 
+def test_tasks_of_training_can_be_left_out_of_means():
+    trained = Column("pairs", "mrr", "pairs", None, 100, "retrieval")
+    names = {"a": "STS", "b": "Retrieval", "c": "STS"}
+    evaluated = [Column(t, "x", t, None, 100, kind, "evaluations") for t, kind in names.items()]
+    tasks = (trained, *evaluated)
+    found = averages(tasks, "evaluations")
+    assert [(a.heading, a.columns, a.kinds) for a in found] == [
+        ("mean, STS", (1, 3), ()),
+        ("mean", (1, 2, 3), ()),
+        ("mean of kinds", (1, 2, 3), ((1, 3), (2,))),
+    ]
+    assert averages(tasks, "mteb")[1].columns == (0, 1, 2, 3)
+    assert averages((trained,), "evaluations") == ()
+
+
 def test_means_are_printed_with_the_best_in_bold_and_missing_tasks_as_dashes(tmp_path: Path):
     labels = two_classes(400)
     right = {("m", "a"): 0.9, ("m", "b"): 0.7, ("n", "a"): 0.6, ("n", "b"): 0.8, ("o", "a"): 0.99}
