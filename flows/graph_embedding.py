@@ -76,12 +76,18 @@ class ByGraphText:
             ]
 
         labels: Rows | None = None
+        node_texts: Rows | None = None
         if fitted.labels is not None:
             # Graphs of query nodes alone have no label.
             labels = RandomRows(fitted.tuned.facts.d_labels, 0)
             if len(corpus.labels):
                 of_labels = stored(fitted.labels, Texts.of(corpus.labels), "extract labels")
                 labels = StoredRows(of_labels[0])
+            if fitted.reads_node_texts:
+                (of_nodes,) = stored(
+                    fitted.labels, Texts.of(corpus.texts), "extract texts for nodes"
+                )
+                node_texts = StoredRows(of_nodes)
         vectors, *entering = stored(target, Texts.of(corpus.texts), "extract texts")
         descriptions = None
         if described is not None and not fitted.tunes:
@@ -89,7 +95,11 @@ class ByGraphText:
             (of_items,) = stored(vector, Texts.of(described), "extract descriptions")
             descriptions = StoredRows(of_items)
         features = ItemFeatures(
-            labels, StoredRows(vectors), descriptions, tuple(entering) if entering else None
+            labels,
+            StoredRows(vectors),
+            descriptions,
+            tuple(entering) if entering else None,
+            node_texts,
         )
         backbone = load() if fitted.runs_backbone else None
         found = fitted.vectors(

@@ -55,7 +55,7 @@ class FittedGraphText:
     """Of the backbone that reads texts: first a vector per text, then what enters each block, if the graph
     token is computed from that."""
     labels: ExtractTarget | None
-    """Of the one that reads node labels; None for a model without graphs."""
+    """Of the one that reads node labels, and texts too for some readouts; None for a model without graphs."""
     place: Place
     """Of a description beside its text."""
 
@@ -69,6 +69,11 @@ class FittedGraphText:
     def runs_backbone(self) -> bool:
         """Whether texts pass through the backbone with the model, not only through that of their features."""
         return self.tuned.config.runs_backbone
+
+    @property
+    def reads_node_texts(self) -> bool:
+        """Whether the backbone that reads node labels reads the texts too."""
+        return self.tuned.config.model.text_of_readout == "nodes"
 
     @property
     def tunes(self) -> bool:
@@ -211,9 +216,11 @@ def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphT
     tuned = load_finetuned(folder)
     require_embeds(tuned, str(ref))
     model = tuned.config.model
-    # In the order in which the node reads them: texts, labels, descriptions.
+    # In the order in which the node reads them: texts, labels, texts as labels are read, descriptions.
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
     if model.reads_descriptions and not tuned.config.train.changes_states:
+        read.pop()
+    if model.text_of_readout == "nodes":
         read.pop()
     of_labels = read.pop() if model.reads_graphs else None
     record = FeatureStore.open(store_folder(home, read[0][0])).record

@@ -123,12 +123,14 @@ class GraphTextEncoder:
         progress = progress or SilentProgress()
         corpus, numbers = self.fitted.corpus(TextRows(texts), graphs, progress)
         described = self.fitted.descriptions(corpus)
+        of_nodes = self.labels if self.fitted.reads_node_texts else None
         features = ItemFeatures(
             None if self.labels is None else self._rows(self.labels, corpus.labels, progress),
             self._rows(self.texts, corpus.texts, progress),
             None
             if described is None or self.fitted.tunes
             else self._rows(self.texts, described, progress),
+            node_texts=None if of_nodes is None else self._rows(of_nodes, corpus.texts, progress),
         )
         found = self.fitted.vectors(
             corpus,

@@ -14,13 +14,7 @@ from permafrost.storage.progress import Progress
 
 
 def require_embeds(tuned: Finetuned, name: str) -> None:
-    """Raises: InputError: the model reads random vectors of nodes, which new nodes do not have, or vectors of
-    texts by the model of its nodes, which only an experiment computes."""
-    if tuned.config.model.text_of_readout == "nodes":
-        raise InputError(
-            f"{name} has readout_text: nodes, and new texts are read by the backbone alone; embed with a "
-            "model whose readout_text is backbone"
-        )
+    """Raises: InputError: the model reads random vectors of nodes, which new nodes do not have."""
     if tuned.config.model.reads_graphs and tuned.config.node_features == "random":
         raise InputError(
             f"{name} is a control that was trained on random vectors of the nodes of its corpus, and other "

@@ -49,6 +49,7 @@ METHODS = {
     "noise": {"kind": "qa_gnn", "encoder": ENCODER},
     "tuned": {"kind": "gt2vec", "encoder": ENCODER},
     "last": {"kind": "gt2vec", "encoder": ENCODER, "graph_token": "last"},
+    "node readout": {"kind": "gt2vec", "encoder": ENCODER, "readout_text": "nodes"},
 }
 FURTHER = {"noise": {"node_features": "random"}, "tuned": {"train": {"kind": "lora"}}}
 
@@ -150,7 +151,7 @@ def examples(trained: Trained, path: Path, split: str) -> Path:
     return table(path, [header[1:3], *(row[1:3] for row in kept)])
 
 
-@pytest.mark.parametrize("model", ["full", "beside", "words", "tuned", "last"])
+@pytest.mark.parametrize("model", ["full", "beside", "words", "tuned", "last", "node readout"])
 def test_vectors_are_those_that_were_scored(
     trained: Trained, embed: Callable[..., Any], tmp_path: Path, model: str
 ) -> None:
@@ -217,7 +218,9 @@ def test_the_graph_counts_and_the_order_of_texts_does_not(
     np.testing.assert_allclose(back[::-1], first, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", ["full", "beside", "words", "plain", "tuned", "last"])
+@pytest.mark.parametrize(
+    "model", ["full", "beside", "words", "plain", "tuned", "last", "node readout"]
+)
 def test_python_gives_the_vectors_of_the_command_line(
     trained: Trained, embed: Callable[..., Any], tmp_path: Path, model: str
 ) -> None:

@@ -14,7 +14,6 @@ from permafrost.flows.methods.graph_text import GraphTextMethod
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
-from permafrost.stages.finetune.embedding import require_embeds
 from permafrost.stages.finetune.graph_batches import RandomRows, graph_batch, graphs_of
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
@@ -142,8 +141,6 @@ def test_a_readout_may_read_the_text_of_the_model_of_nodes(
     assert not torch.equal(trainee(config, changed).embeddings(items).z, z)
     result = fit(config, data)
     assert score_finetuned(FinetuneScoreConfig(), tuned(result), data).metrics["dev"] is not None
-    with pytest.raises(InputError, match=r"it has readout_text: nodes.* readout_text is backbone"):
-        require_embeds(tuned(result), "it")
 
 
 def mapping(corpus: Any, model: dict[str, object], **changes: object) -> FinetuneConfig:
