@@ -1,5 +1,6 @@
 """Tables of a user's graphs from torch-geometric's `Data`."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -15,42 +16,64 @@ from torch_geometric.data import Data, HeteroData
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-_TABLES = {
-    "nodes": pa.schema(
-        [("graph", pa.int64()), ("node", pa.int64()), ("text", pa.string()), ("type", pa.int64())]
-    ),
-    "edges": pa.schema(
-        [
-            ("graph", pa.int64()),
-            ("source", pa.int64()),
-            ("target", pa.int64()),
-            ("relation", pa.string()),
-        ]
-    ),
-    "examples": pa.schema(
-        [
-            ("split", pa.string()),
-            ("text", pa.string()),
-            ("graph", pa.int64()),
-            ("label", pa.int64()),
-        ]
-    ),
+Judged = tuple[str, int, int, int]
+"""Split, query, document and grade; query and document by their numbers in the data."""
+_NODES = pa.schema(
+    [
+        ("graph", pa.int64()),
+        ("node", pa.int64()),
+        ("text", pa.string()),
+        ("type", pa.int64()),
+        ("relevance", pa.float64()),
+    ]
+)
+_EDGES = pa.schema(
+    [
+        ("graph", pa.int64()),
+        ("source", pa.int64()),
+        ("target", pa.int64()),
+        ("relation", pa.string()),
+    ]
+)
+_SPLIT, _LABEL, _CASE = (
+    pa.field("split", pa.string()),
+    pa.field("label", pa.int64()),
+    pa.field("case", pa.string()),
+)
+_ONE = [_SPLIT, pa.field("text", pa.string()), pa.field("graph", pa.int64()), _LABEL]
+_PAIR = [
+    pa.field(name, kind)
+    for side in ("query", "document")
+    for name, kind in ((side, pa.string()), (f"{side}_graph", pa.int64()))
+]
+_EXAMPLES = {
+    "classification": pa.schema(_ONE),
+    "multiple_choice": pa.schema([*_ONE, _CASE]),
+    "retrieval": pa.schema([_SPLIT, *_PAIR, _LABEL]),
 }
+_Rows = list[tuple[Any, ...]]
 
 
 def graphs_from_data(
     data: Iterable[Data | HeteroData],
     folder: str | os.PathLike[str],
     relations: Sequence[str] = ("edge",),
+    judgements: Iterable[Judged] | None = None,
 ) -> dict[str, str]:
     """Write `nodes.parquet`, `edges.parquet` and `examples.parquet` for a corpus of kind `graphs`.
 
-    One example per `Data`, which has, besides `edge_index` `[2, n_edges]`:
+    Each `Data` has, besides `edge_index` `[2, n_edges]`:
 
     - `node_text`: one text per node;
     - `edge_type` `[n_edges]`: index into `relations`; may be left out if there is one relation;
     - `node_type` `[n_nodes]`, if any: 0 query entity, 1 answer entity, 2 other, 3 query node;
-    - `text`, `y` (a class) and `split` (train, dev or test) of the example.
+    - `node_relevance` `[n_nodes]`, if any: a number;
+    - `text`, which goes with the graph;
+    - `y` (a class) and `split` (train, dev or test). With a `case`, the name or number of a question, it is
+      one of the choices of that question, and `y` is 1 for the right one, else 0.
+
+    In a search neither `y` nor `split` is read: `judgements` say which documents are relevant to which
+    queries, and the documents that they name are searched.
 
     An undirected graph has both directions in `edge_index`, so both become triples. Features in `x` are not
     written: nodes are read from their texts.
@@ -59,28 +82,35 @@ def graphs_from_data(
         data: graphs, at least one.
         folder: made if it is not there; must not hold the files yet.
         relations: names of the relations.
+        judgements: of a search; None for classes and choices.
 
     Returns:
-        The fields of a source: `{"kind": "graphs", "nodes": ..., "edges": ..., "examples": ...}`.
+        The fields of a source: kind, task, nodes, edges and examples.
 
     Raises:
-        InputError: an attribute is missing or does not fit the graph; nothing is written.
+        InputError: an attribute is missing or does not fit the graph, some `Data` have a case and others have
+            none, or a judgement is of no graph; nothing is written.
     """
-    target = Path(folder)
-    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
-    for graph, one in enumerate(data):
-        where = f"graph {graph} of the data"
+    every = list(data)
+    if not every:
+        raise InputError("there are no graphs; give at least one")
+    nodes: _Rows = []
+    edges: _Rows = []
+    for graph, one in enumerate(every):
+        where = _name(graph)
         if not isinstance(one, Data):
             raise InputError(
                 f"{where} is a {type(one).__name__}, expected a torch_geometric.data.Data; a heterogeneous "
                 "graph becomes one with to_homogeneous()"
             )
-        nodes = _texts(one, where)
-        types = _numbers(one, "node_type", len(nodes), 4, where) or [2] * len(nodes)
-        rows["nodes"] += [
-            (graph, i, t, u) for i, (t, u) in enumerate(zip(nodes, types, strict=True))
+        texts = _texts(one, where)
+        n = len(texts)
+        types = _numbers(one, "node_type", n, 4, where) or [2] * n
+        relevance = _relevance(one, n, where)
+        nodes += [
+            (graph, i, *row) for i, row in enumerate(zip(texts, types, relevance, strict=True))
         ]
-        sources, targets = _ends(one, len(nodes), where)
+        sources, targets = _ends(one, n, where)
         found = _numbers(one, "edge_type", len(sources), len(relations), where)
         if found is None and len(relations) > 1:
             raise InputError(
@@ -88,12 +118,78 @@ def graphs_from_data(
                 "edge"
             )
         named = [relations[r] for r in (found or [0] * len(sources))]
-        rows["edges"] += [(graph, s, t, r) for s, t, r in zip(sources, targets, named, strict=True)]
-        split, text, label = _example(one, where)
-        rows["examples"].append((split, text, graph, label))
-    if not rows["examples"]:
-        raise InputError("there are no graphs; give at least one")
-    return {"kind": "graphs", **_write(target, rows)}
+        edges += [(graph, s, t, r) for s, t, r in zip(sources, targets, named, strict=True)]
+    task, examples = _asked(every, None if judgements is None else list(judgements))
+    tables = {
+        "nodes": _table(nodes, _NODES),
+        "edges": _table(edges, _EDGES),
+        "examples": _table(examples, _EXAMPLES[task]),
+    }
+    return {"kind": "graphs", "task": task, **_write(Path(folder), tables)}
+
+
+def _name(graph: int) -> str:
+    return f"graph {graph} of the data"
+
+
+def _asked(data: Sequence[Any], judgements: Sequence[Judged] | None) -> tuple[str, _Rows]:
+    """The kind of task, and its rows."""
+    if judgements is not None:
+        return "retrieval", [_judged(data, at, one) for at, one in enumerate(judgements)]
+    rows = [_example(one, graph) for graph, one in enumerate(data)]
+    cases = [getattr(one, "case", None) for one in data]
+    has = [case is not None for case in cases]
+    if not any(has):
+        return "classification", rows
+    if not all(has):
+        raise InputError(
+            f"{_name(has.index(False))} has no case, and {_name(has.index(True))} has one; give every choice "
+            "the case that it belongs to, or none"
+        )
+    return "multiple_choice", [
+        (*row, _case(c, i)) for i, (row, c) in enumerate(zip(rows, cases, strict=True))
+    ]
+
+
+def _case(case: object, graph: int) -> str:
+    if isinstance(case, torch.Tensor) and case.numel() == 1:
+        case = case.item()
+    if not isinstance(case, int | str):
+        raise InputError(
+            f"{_name(graph)} has {quoted(case)} as case, expected the name or the number of a question"
+        )
+    return str(case)
+
+
+def _judged(data: Sequence[Any], at: int, judged: Judged) -> tuple[Any, ...]:
+    """A row of a search."""
+    if len(judged) != 4 or [type(v) for v in judged] != [str, int, int, int]:
+        raise InputError(
+            f"judgement {at} is {quoted(judged)}, expected a split, the numbers of a query and a document in "
+            "the data, and a grade, a whole number"
+        )
+    split, query, document, grade = judged
+    sides: list[Any] = []
+    for graph in (query, document):
+        if not 0 <= graph < len(data):
+            raise InputError(
+                f"judgement {at} names graph {graph}, but there are {len(data)}, numbered from 0"
+            )
+        sides += [_text(data[graph], "text", _name(graph)), graph]
+    return (split, *sides, grade)
+
+
+def _relevance(data: Data, n: int, where: str) -> list[float]:
+    values = getattr(data, "node_relevance", None)
+    if values is None:
+        return [0.0] * n
+    found = values.reshape(-1).tolist() if isinstance(values, torch.Tensor) else list(values)
+    are_numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in found)
+    if len(found) != n or not are_numbers:
+        raise InputError(
+            f"{where} has {quoted(found)} as node_relevance, expected {n} finite numbers, one per node"
+        )
+    return found
 
 
 def _texts(data: Data, where: str) -> list[str]:
@@ -141,34 +237,41 @@ def _numbers(data: Data, name: str, n: int, end: int, where: str) -> list[int] |
     return found
 
 
-def _example(data: Data, where: str) -> tuple[str, str, int]:
-    """Split, text and class."""
-    split, text, label = (getattr(data, name, None) for name in ("split", "text", "y"))
-    for name, value in (("split", split), ("text", text)):
-        if not isinstance(value, str):
-            raise InputError(f"{where} has {quoted(value)} as {name}, expected text")
+def _text(data: Data, name: str, where: str) -> str:
+    value = getattr(data, name, None)
+    if not isinstance(value, str):
+        raise InputError(f"{where} has {quoted(value)} as {name}, expected text")
+    return value
+
+
+def _example(data: Data, graph: int) -> tuple[Any, ...]:
+    """Split, text, graph and class."""
+    where = _name(graph)
+    split, text = (_text(data, name, where) for name in ("split", "text"))
+    label = getattr(data, "y", None)
     if isinstance(label, torch.Tensor) and label.numel() == 1:
         label = label.item()
     if not isinstance(label, int):
         raise InputError(f"{where} has {quoted(label)} as y, expected the number of its class")
-    assert isinstance(split, str)
-    assert isinstance(text, str)
-    return split, text, label
+    return split, text, graph, label
 
 
-def _write(folder: Path, rows: dict[str, list[tuple[Any, ...]]]) -> dict[str, str]:
+def _table(rows: _Rows, schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema.names)
+    arrays = [pa.array(list(c), t) for c, t in zip(columns, schema.types, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def _write(folder: Path, tables: dict[str, pa.Table]) -> dict[str, str]:
     """All files or none."""
-    paths = {name: folder / f"{name}.parquet" for name in rows}
+    paths = {name: folder / f"{name}.parquet" for name in tables}
     if there := [path for path in paths.values() if path.exists()]:
         raise InputError(f"{there[0]} exists; give another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder))
     try:
         for name, path in paths.items():
-            schema = _TABLES[name]
-            columns = list(zip(*rows[name], strict=True)) or [()] * len(schema.names)
-            arrays = [pa.array(list(c), t) for c, t in zip(columns, schema.types, strict=True)]
-            pq.write_table(pa.table(arrays, schema=schema), draft / path.name)
+            pq.write_table(tables[name], draft / path.name)
         for path in paths.values():
             (draft / path.name).rename(path)
     finally:

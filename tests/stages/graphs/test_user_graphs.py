@@ -334,7 +334,7 @@ def test_graphs_of_torch_geometric_become_tables(tmp_path: Path) -> None:
         for y in (0, 1)
     ]
     fields = permafrost.graphs_from_data(many, tmp_path / "mine", ["atLocation", "in"])
-    assert set(fields) == {"kind", "nodes", "edges", "examples"}
+    assert set(fields) == {"kind", "task", "nodes", "edges", "examples"}
     corpus = built(fields)
     assert corpus.description(0) == "cup at location kitchen; tea in cup"
     assert corpus.splits == ("train", "dev", "test")
@@ -343,6 +343,64 @@ def test_graphs_of_torch_geometric_become_tables(tmp_path: Path) -> None:
         permafrost.graphs_from_data(many, tmp_path / "mine", ["atLocation", "in"])
 
 
+def test_choices_of_torch_geometric_belong_to_questions(tmp_path: Path) -> None:
+    many = [
+        data(text=f"{split} the cup or {y}", split=split, y=y, case=case)
+        for case, split in enumerate(("train", "dev", "test"))
+        for y in (0, 1, 0)
+    ]
+    fields = permafrost.graphs_from_data(many, tmp_path, ["atLocation", "in"])
+    corpus = built(fields)
+    assert corpus.task == "multiple_choice"
+    assert corpus.cases.column("label").to_pylist() == [1, 1, 1]
+    assert [len(items) for items in corpus.cases.column("items").to_pylist()] == [3, 3, 3]
+    named = [data(case="first", y=torch.tensor([1])), data(case="first", y=0)]
+    with pytest.raises(
+        InputError, match=r"graph 2 of the data has no case, and graph 0 .* has one"
+    ):
+        permafrost.graphs_from_data([*named, data()], tmp_path / "b", ["atLocation", "in"])
+    with pytest.raises(
+        InputError, match=r"graph 0 of the data has 0\.5 as case, expected the name"
+    ):
+        permafrost.graphs_from_data([data(case=0.5)], tmp_path / "b", ["atLocation", "in"])
+
+
+def test_a_search_among_graphs_of_torch_geometric_has_judgements(tmp_path: Path) -> None:
+    texts = ["where is the cup", "who has a spade", "all about kitchens", "all about gardens"]
+    many = [data(text=text, split=None, y=None) for text in texts]
+    judged = [(s, q, d, int(q + 2 == d)) for s, q in SEARCHED for d in (2, 3)]
+    fields = permafrost.graphs_from_data(many, tmp_path / "a", ["atLocation", "in"], judged)
+    corpus = built(fields)
+    assert corpus.task == "unlabelled"
+    assert len(corpus.documents) == 2
+    assert corpus.judgements.column("grade").to_pylist() == [grade for *_, grade in judged]
+    for wrong, message in {
+        ("test", 0, 4, 1): r"judgement 1 names graph 4, but there are 4, numbered from 0",
+        ("test", 0, 2): r"judgement 1 is .* expected a split",
+        ("test", 0, 2, 0.5): r"judgement 1 is .* and a grade, a whole number",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            permafrost.graphs_from_data(
+                many,
+                tmp_path / "b",
+                ["atLocation", "in"],
+                [judged[0], wrong],  # type: ignore[list-item]
+            )
+    assert not (tmp_path / "b").exists()
+
+
+def test_nodes_of_torch_geometric_may_have_a_relevance(tmp_path: Path) -> None:
+    scored = data(node_relevance=torch.tensor([0.5, -1.0, 2.0]))
+    fields = permafrost.graphs_from_data([scored], tmp_path / "a", ["atLocation", "in"])
+    assert pd.read_parquet(fields["nodes"])["relevance"].tolist() == [0.5, -1.0, 2.0]
+    for wrong in (torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.0, float("nan")]), ["a", 1, 2]):
+        with pytest.raises(InputError, match=r"as node_relevance, expected 3 finite numbers"):
+            permafrost.graphs_from_data(
+                [data(node_relevance=wrong)], tmp_path / "b", ["atLocation", "in"]
+            )
+
+
+SEARCHED = [("train", 0), ("train", 1), ("dev", 0), ("test", 1)]
 WRONG: dict[str, tuple[object, str]] = {
     "an edge to no node": (
         data(edge_index=torch.tensor([[0, 2], [1, 3]])),
