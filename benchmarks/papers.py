@@ -1,11 +1,12 @@
 """Run the small experiments of the papers, and write what came of the papers' claims.
 
-    python -m benchmarks.papers [--only glot/table2 va] [--home .permafrost-papers]
+    python -m benchmarks.papers [--only glot/table2 va] [--home .permafrost-papers] [--set FIELD=VALUE ...]
 
 Every file of experiments/papers/*/ is run, one after the other, in one home, so that files that share fits
 make them once; those of the papers' own sizes (experiments/papers/*/paper/) are not. A file that was stopped
 goes on where it was, one that is done takes seconds. One that fails is noted, and the next is run. Data and
-models are those of the files, so PERMAFROST_DATA and PERMAFROST_MODELS have to be set.
+models are those of the files, so PERMAFROST_DATA and PERMAFROST_MODELS have to be set. What --set changes
+in the files, as for `permafrost run`, is kept and written with their outcomes.
 
 What came of each is kept in docs/papers/outcomes.json and written to docs/papers/outcomes.md; of files that
 are not run this time it stays what it was.
@@ -45,6 +46,7 @@ def main() -> None:
         "--only", nargs="+", help="a paper, as in glot, or a file, as in glot/table2"
     )
     parser.add_argument("--home", default=".permafrost-papers")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     args = parser.parse_args()
     found = files(EXPERIMENTS)
     papers = dict.fromkeys(name.partition("/")[0] for name in found)
@@ -55,7 +57,7 @@ def main() -> None:
     outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)
-        outcomes[name] = came_of(found[name], args.home)
+        outcomes[name] = came_of(found[name], args.home, args.set)
         outcomes = {known: outcomes[known] for known in found if known in outcomes}
         OUTCOMES.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
         OUTCOMES.with_suffix(".md").write_text(page(outcomes, list(found)))
@@ -68,20 +70,23 @@ def files(folder: Path) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
 
 
-def came_of(path: Path, home: str) -> dict[str, Any]:
-    """Run an experiment; its finding and claims, or the last line of its error.
+def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
+    """Run an experiment with these fields changed; its finding and claims, or the last line of its error.
 
     Its own command line shows how far it is.
     """
     call = [*PROGRAM, "run", str(path), "--home", home, "--json"]
+    call += [part for one in changed for part in ("--set", one)]
     done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    when: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    if changed:
+        when["set"] = list(changed)
     if done.returncode:
-        return {"date": today, "failed": f"exit code {done.returncode}"}
+        return {**when, "failed": f"exit code {done.returncode}"}
     said = json.loads(done.stdout)
     summary = json.loads(Path(ROOT, said["report"]).with_name("summary.json").read_text())
     claims = told_apart(summary.get("claims", []))  # a grid, for one, claims nothing
-    return {"date": today, "finding": summary["finding"], "claims": claims}
+    return {**when, "finding": summary["finding"], "claims": claims}
 
 
 def told_apart(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -115,10 +120,16 @@ def _said(claim: Mapping[str, str]) -> str:
 def _told(outcome: Mapping[str, Any] | None) -> str:
     if outcome is None:
         return "not run"
+    when = ", ".join(
+        [
+            outcome["date"],
+            *("with `" + one.replace("|", r"\|") + "`" for one in outcome.get("set", [])),
+        ]
+    )
     if "failed" in outcome:
-        return f"failed ({outcome['failed']}, {outcome['date']})"
+        return f"failed ({outcome['failed']}, {when})"
     claims = [f"{_said(claim)}: **{claim['outcome']}**" for claim in outcome["claims"]]
-    return "<br>".join([f"{literal(outcome['finding'])} ({outcome['date']})", *claims])
+    return "<br>".join([f"{literal(outcome['finding'])} ({when})", *claims])
 
 
 if __name__ == "__main__":

@@ -67,6 +67,23 @@ def test_what_is_not_run_again_stays(
     assert re.search(r"^\| `va/other.yaml` \| b\. \(\S+\) \|$", page, re.MULTILINE)
 
 
+def test_what_is_set_is_written_with_the_outcome(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda call, **how: (calls.append(call), run(call, **how))[1]
+    )
+    flags = ["--set", "seeds=[0]", "--set", "optim.lr=1"]
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "va", *flags])
+    papers.main()
+    assert calls[0][-4:] == flags
+    assert json.loads((tmp_path / "outcomes.json").read_text())["va/other"]["set"] == flags[1::2]
+    page = (tmp_path / "outcomes.md").read_text()
+    assert re.search(r"\| b\. \(\S+, with `seeds=\[0\]`, with `optim\.lr=1`\) \|", page)
+
+
 def test_claims_that_say_the_same_are_told_apart_by_their_rows() -> None:
     def claim(says: str, *rows: tuple[str, str]) -> dict[str, object]:
         pairs = [{"on": "x", "higher": higher, "lower": lower} for higher, lower in rows]

@@ -54,7 +54,8 @@ class FinetuneOptim(BaseModel):
     only, so in-batch losses see all of them. None: the whole batch, until one does not fit in memory."""
     precision: Precision = "float32"
     """Of matrix products in training and its evaluations on dev (autocast), where the backbone itself is in
-    float32. Scores and embeddings of the trained model are computed in float32."""
+    float32. Scores and embeddings of the trained model are computed in float32. `bfloat16` is slower than
+    `float32` on processors that have no instructions for it, by more than ten times without AVX-512."""
     activations: Literal["kept", "recomputed"] = "kept"
     """`recomputed`: those of the backbone's blocks are computed again on the way back (gradient
     checkpointing)."""
