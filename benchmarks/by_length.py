@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.measuring import Finding, show
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.recipes import encode, resolve_recipe
 from permafrost.stages.extraction.target import resolve_backbone

@@ -16,7 +16,7 @@ from permafrost.flows.build import build_graph
 from permafrost.flows.embedding import ByMethod, ExtractContext, How, vectors_of
 from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan

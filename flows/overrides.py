@@ -13,6 +13,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _SHARED = "x-"
+"""Keys that begin so are no fields, but a place for what several fields share."""
 
 
 def overridden(

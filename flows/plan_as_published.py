@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.extraction.published import PUBLISHED, write_stand_in

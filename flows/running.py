@@ -18,7 +18,7 @@ from permafrost.flows.engine.found import FoundEngine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.gaps import report_with_gaps
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.home import open_home

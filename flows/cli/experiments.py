@@ -112,7 +112,7 @@ def plan(
     with kept_imports():
         from permafrost.flows.build import build_graph
         from permafrost.flows.checks import check
-        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.plan import make_plan
         from permafrost.flows.plan_as_published import plan_as_published
 
@@ -187,7 +187,7 @@ def report(
     """Build the HTML report again from finished results, and print its path."""
     with kept_imports():
         from permafrost.flows.build import build_graph
-        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.rebuild_report import rebuild_report
 
     nodes = build_graph(load_experiment(experiment, set_ or []))

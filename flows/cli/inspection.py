@@ -82,7 +82,7 @@ def why(
     if experiment is not None:
         # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph
-        from permafrost.flows.experiment import load_experiment
+        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.plan import why_stage
 
         rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from permafrost.flows.build import ExperimentGraph, build_graph
-from permafrost.flows.experiment import Experiment, load_experiment
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.preview import Preview
 from permafrost.flows.recipes import DEFAULT_RECIPE

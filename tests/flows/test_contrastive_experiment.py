@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.graph import Graph, Node
 from permafrost.stages.fit.losses import LOSSES
 from permafrost.stages.heads import HEADS

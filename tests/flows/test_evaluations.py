@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.flows.runs import gaps_folder

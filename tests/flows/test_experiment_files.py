@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from tests.stages.extraction.tiny_models import WORDS, save_model

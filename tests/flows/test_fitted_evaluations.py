@@ -10,7 +10,7 @@ import pytrec_eval
 import torch
 from scipy.stats import spearmanr
 
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.storage.durable import read_json

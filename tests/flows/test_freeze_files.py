@@ -9,7 +9,7 @@ import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.methods.layers import LayersMethod
 from permafrost.flows.plan import make_plan
 from permafrost.stages.extraction.capture import ArrayName

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from permafrost.flows.build import ExperimentGraph, build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview

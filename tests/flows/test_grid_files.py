@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from permafrost.flows.experiment import Experiment, load_experiment
+from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.methods.head import HeadMethod
 from permafrost.stages.fit import FitConfig
 from permafrost.stages.heads import GlotHead

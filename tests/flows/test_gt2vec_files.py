@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.storage.durable import read_json, write_json

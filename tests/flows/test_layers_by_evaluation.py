@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult
 from permafrost.stages.embed import best_together
 from permafrost.stages.mteb_evaluation import LayerChoice

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.nodes.report_writing import text_tokens
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.durable import read_json

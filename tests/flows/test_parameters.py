@@ -10,7 +10,7 @@ from prefect.utilities.schema_tools import validate
 from pydantic import BaseModel
 
 from permafrost.flows.context import RunRuntime
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.parameters import as_overrides, form, request
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.pipeline import pipeline

@@ -12,7 +12,7 @@ import pytest
 import permafrost
 from permafrost.flows import build
 from permafrost.flows.engine.cluster import Cluster
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.garbage import collect
 from permafrost.flows.graph import Node

@@ -13,7 +13,7 @@ import pytest
 
 from permafrost.flows import named_server, pipeline
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.nodes.extraction import planned
 from permafrost.flows.preview import Preview
 from permafrost.flows.running import Checked

@@ -8,7 +8,7 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.graph import Graph
 from permafrost.flows.running import check_showing, run_graph
 from permafrost.flows.terminal import Terminal

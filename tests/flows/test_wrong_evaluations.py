@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from permafrost.flows.experiment import load_experiment
+from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import write
