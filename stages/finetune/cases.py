@@ -64,11 +64,17 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
     """Raises: InputError: the loss is of another kind of task, a split is missing (of train only if
-    something is trained), or the batches are too small for it."""
+    something is trained), the batches are too small for it, or `dev_documents` are given where none are
+    searched."""
     if corpus.task not in config.loss.task_kinds:
         raise InputError(
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
             f"corpus is of kind {corpus.task}; use a loss for this kind"
+        )
+    if config.optim.dev_documents is not None and config.metric != "ndcg_at_10":
+        raise InputError(
+            f"optim.dev_documents is {config.optim.dev_documents}, but the corpus is of kind {corpus.task}, "
+            "in which nothing is searched; leave it out, or name the method's tasks"
         )
     train = None if config.trains_nothing else cases_of(corpus, "train")
     if config.metric == "accuracy":

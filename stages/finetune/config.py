@@ -115,15 +115,6 @@ class FinetuneConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _documents_are_searched(self) -> "FinetuneConfig":
-        if self.optim.dev_documents is not None and self.metric != "ndcg_at_10":
-            raise ValueError(
-                f"optim.dev_documents is {self.optim.dev_documents}, but with loss {self.loss.kind} nothing "
-                "is searched; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _the_whole_backbone_runs(self) -> "FinetuneConfig":
         if self.train.n_above_cache is not None:
             raise ValueError(

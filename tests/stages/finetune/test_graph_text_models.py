@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from permafrost.stages.finetune.backbone_pass import read_states
-from permafrost.stages.finetune.cases import relevant_grades
+from permafrost.stages.finetune.cases import relevant_grades, require_cases
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig, Precision
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.module import Embedded
@@ -18,6 +18,7 @@ from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module, finetune
 from permafrost.stages.finetune.trained import Finetuned, FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.finetune.tiny_graphs import (
@@ -420,10 +421,9 @@ def test_dev_queries_may_search_some_documents_while_training(
     assert whole & documents == documents
     judged = {d for own in relevant_grades(corpus, "dev").values() for d in own}
     assert some & documents == judged
-    with pytest.raises(
-        ValueError, match=r"dev_documents is 5, but with loss .* nothing is searched"
-    ):
-        config_of(pairs(), GT2VEC, optim={"dev_documents": 5})
+    classes = pairs()
+    with pytest.raises(InputError, match=r"dev_documents is 5, but the corpus is of kind classif"):
+        require_cases(config_of(classes, GT2VEC, optim={"dev_documents": 5}), classes)
 
 
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
