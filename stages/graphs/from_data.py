@@ -135,6 +135,8 @@ def _name(graph: int) -> str:
 def _asked(data: Sequence[Any], judgements: Sequence[Judged] | None) -> tuple[str, _Rows]:
     """The kind of task, and its rows."""
     if judgements is not None:
+        if not judgements:
+            raise InputError("there are no judgements; give at least one, or leave them out")
         return "retrieval", [_judged(data, at, one) for at, one in enumerate(judgements)]
     rows = [_example(one, graph) for graph, one in enumerate(data)]
     cases = [getattr(one, "case", None) for one in data]

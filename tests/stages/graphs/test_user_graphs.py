@@ -386,6 +386,8 @@ def test_a_search_among_graphs_of_torch_geometric_has_judgements(tmp_path: Path)
                 ["atLocation", "in"],
                 [judged[0], wrong],  # type: ignore[list-item]
             )
+    with pytest.raises(InputError, match="there are no judgements; give at least one"):
+        permafrost.graphs_from_data(many, tmp_path / "b", ["atLocation", "in"], [])
     assert not (tmp_path / "b").exists()
 
 
