@@ -14,13 +14,9 @@ from permafrost.flows.experiment import Experiment, GridCell
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.matched_widths import with_widths_matched
-from permafrost.flows.methods.method import (
-    BackboneUse,
-    Cell,
-    EvaluationSite,
-    Method,
-    RoleStores,
-)
+from permafrost.flows.methods.cell import BackboneUse, Cell
+from permafrost.flows.methods.evaluated import EvaluationSite, RoleStores
+from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of

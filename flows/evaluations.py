@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from permafrost.flows.adapted import AdaptedBackbone
-from permafrost.flows.methods.method import EvaluatedMethod, Method
+from permafrost.flows.methods.evaluated import EvaluatedMethod
+from permafrost.flows.methods.method import Method
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.mteb_evaluation.instructions import (
     TEXT,

@@ -20,7 +20,7 @@ from permafrost.flows.claims import check_claims
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
 from permafrost.flows.methods import MethodConfig
-from permafrost.flows.methods.method import EvaluatedMethod
+from permafrost.flows.methods.evaluated import EvaluatedMethod
 from permafrost.flows.methods.probes import ProbeConfig
 from permafrost.flows.pretraining import Pretraining
 from permafrost.flows.read_methods import check_read_methods

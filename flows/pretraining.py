@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.cell import Upstream
 from permafrost.flows.nodes.latents import Latents
 from permafrost.flows.nodes.pretraining import MEASURED_ON, Pretrain, PretrainClassifiers
 from permafrost.stages.freeze.config import AutoencoderConfig, ClassifierConfig

@@ -6,7 +6,8 @@ from pydantic import ConfigDict
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.method import Method
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig

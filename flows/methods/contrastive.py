@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.method import METHODS, Cell, Method
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.method import METHODS, Method
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind

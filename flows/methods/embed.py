@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
-from permafrost.flows.methods.method import Cell, Choosing, EvaluatedMethod, EvaluationSite
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.evaluated import Choosing, EvaluatedMethod, EvaluationSite
 from permafrost.flows.nodes.evaluating import Evaluate, n_members
 from permafrost.flows.nodes.layer_choice import (
     CHOSEN,

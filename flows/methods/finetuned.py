@@ -13,8 +13,9 @@ from pydantic import ConfigDict, Field
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, Resources
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.evaluated import EvaluatedMethod
 from permafrost.flows.methods.head import fit_data
-from permafrost.flows.methods.method import Cell, EvaluatedMethod
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import Reading, readers
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import FEATURES, Input, Node, Resources
-from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.extraction import extract_node
 from permafrost.flows.nodes.graphs import descriptions_node, graphs_input, graphs_of, labels_node
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading

@@ -7,7 +7,9 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.method import Cell, EvaluatedMethod, TokenHead
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.evaluated import EvaluatedMethod
+from permafrost.flows.methods.method import TokenHead
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.reading import readers, width_of
 from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file

@@ -8,7 +8,9 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
-from permafrost.flows.methods.method import Cell, EvaluatedMethod, LayersHead
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.evaluated import EvaluatedMethod
+from permafrost.flows.methods.method import LayersHead
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.latents import Latents, latents
 from permafrost.flows.nodes.pretraining import pretrained_config

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
-from permafrost.flows.methods.method import Cell, Method
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.latents import latents
 from permafrost.flows.nodes.reading import arrays_of
 from permafrost.flows.nodes.resuming import device_checkpoint

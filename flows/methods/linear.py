@@ -13,7 +13,8 @@ from pydantic import (
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.method import CLASSES, Cell, Method
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.method import CLASSES, Method
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage

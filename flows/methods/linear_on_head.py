@@ -7,8 +7,9 @@ from pydantic import ConfigDict
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node
+from permafrost.flows.methods.cell import Cell
 from permafrost.flows.methods.linear import ClassifierFields
-from permafrost.flows.methods.method import CLASSES, Cell, Method
+from permafrost.flows.methods.method import CLASSES, Method
 from permafrost.flows.nodes.reading import readers, width_of
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.experiment import Experiment
-from permafrost.flows.methods.method import Cell, Upstream
+from permafrost.flows.methods.cell import Cell, Upstream
 from permafrost.flows.methods.surface import BagOfWordsMethod, LengthMethod
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.stages.corpus.sources.files import FilesCorpus

@@ -19,6 +19,8 @@ import permafrost
 from permafrost import flows
 from permafrost.flows import methods, nodes
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.evaluated import EvaluatedMethod
 from permafrost.flows.methods.method import METHODS
 from permafrost.flows.methods.probes.probe import PROBES
 from permafrost.flows.pipeline import run_serially
@@ -214,13 +216,16 @@ def test_a_stage_depends_on_no_kind_that_was_not_chosen(stage: type[Stage]) -> N
     assert reached & kinds == set(), "its key would change with the code of a kind it does not use"
 
 
-def test_the_room_of_methods_holds_kinds_and_their_base_class() -> None:
+def test_the_room_of_methods_holds_kinds_their_base_classes_and_the_cell_that_they_are_given() -> (
+    None
+):
     def kinds_of(category: Category[Any]) -> set[str]:
         return {cls.__module__ for cls in (category.base, *category.kinds().values())}
 
     walked = pkgutil.walk_packages(methods.__path__, f"{methods.__name__}.")
     modules = {module.name for module in walked if not module.ispkg}
-    assert modules == kinds_of(METHODS) | kinds_of(PROBES)
+    shared = {EvaluatedMethod.__module__, Cell.__module__}
+    assert modules == kinds_of(METHODS) | kinds_of(PROBES) | shared
 
 
 def test_no_code_of_the_flows_tells_kinds_apart_by_their_classes() -> None:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node, Resources
-from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.cell import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.extraction.sizes import BackboneSizes

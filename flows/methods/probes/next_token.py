@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
-from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.cell import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.stage import Stage

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node, Resources
-from permafrost.flows.methods.method import Upstream
+from permafrost.flows.methods.cell import Upstream
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
