@@ -35,6 +35,7 @@ def read_states(
     read: ReadAt,
     tokens: Float[Tensor, "b e"] | None = None,
     place: TokenPlace = "first",
+    width: int | None = None,
 ) -> Float[Tensor, "b d"]:
     """The state of each text at its last token, its recipe's readout, or the mean over its span.
 
@@ -48,6 +49,7 @@ def read_states(
         tokens: one graph token per text, as the embedding layer would give it out, before positions are
             added; any dtype. None: the texts alone, computed as extraction does.
         place: before the first token of the input, or after its last one.
+        width: to how many tokens inputs are padded, the graph token among them; None for the longest of them.
 
     Returns:
         float32, whatever the backbone's dtype.
@@ -58,6 +60,8 @@ def read_states(
         embedded = cast(Tensor, _embedding(backbone)(batch.token_ids))
     if tokens is not None:
         embedded, batch = _with_token(embedded, batch, tokens.to(embedded.dtype), place)
+    if width is not None and width > embedded.shape[1]:
+        embedded, batch = _widened(embedded, batch, width)
     name = ArrayName.parse(state_array(read, backbone.sizes))
     stop_after = None if name.index == "final" else name.index
     recorder = Recorder([name], batch, stop_after)
@@ -99,6 +103,22 @@ def _with_token(
         span=torch.cat([batch.span, torch.zeros_like(batch.span[:, :1])], dim=1),
         flat=None,
         last=last,
+    )
+
+
+def _widened(
+    embedded: Float[Tensor, "b t e"], batch: Batch, width: int
+) -> tuple[Float[Tensor, "b width e"], Batch]:
+    """The same with more padding behind it; `batch` has no placeholders and hides nothing."""
+    ids = batch.token_ids
+    more = (0, width - ids.shape[1])
+    is_token = torch.ones_like(ids, dtype=torch.bool) if batch.is_token is None else batch.is_token
+    return nn.functional.pad(embedded, (0, 0, *more)), replace(
+        batch,
+        token_ids=nn.functional.pad(ids, more),
+        is_token=nn.functional.pad(is_token, more),
+        span=nn.functional.pad(batch.span, more),
+        flat=None,
     )
 
 

@@ -123,12 +123,12 @@ class LiveReader:
         """
         own = texts if self.index is None else self.index[texts]
         encoded = self.encoded.take(own)
-        order, bounds = passes(encoded.token_ids.lengths, PASS_TOKENS[self.backbone.device.type])
+        found = passes(encoded.token_ids.lengths, PASS_TOKENS[self.backbone.device.type])
         parts: list[Tensor] = []
-        for start, stop in pairwise(bounds):
-            here = order[start:stop]
+        for start, stop in pairwise(found.bounds):
+            here = found.order[start:stop]
             parts += self._pass(encoded.take(here), own[here])
-        back = np.argsort(order)
+        back = np.argsort(found.order)
         offsets = offsets_of([len(parts[at]) for at in back])
         device = self.backbone.device
         return torch.cat([parts[at] for at in back]), torch.from_numpy(offsets).to(device)

@@ -15,13 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "kills": 12,
-    "full": 8,
-    "forbidden": 6,
-    "writers": 14,
+    "kills": 6,
+    "full": 4,
+    "forbidden": 3,
+    "writers": 7,
     "clock": 2,
     "damage": 4,
-    "formats": 1700,
+    "formats": 900,
 }
 """Each with the number that is counted of it; workers that are killed have `tests/flows/engine`."""
 

@@ -21,7 +21,7 @@ MANY = int(os.environ.get("PERMAFROST_KILLS", "100"))
         # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
         pytest.param(1, "0.3", marks=pytest.mark.deep),
         pytest.param(MANY, "none", marks=pytest.mark.deep),
-        pytest.param(MANY // 2, "0.3", marks=pytest.mark.deep),
+        pytest.param(MANY // 4, "0.3", marks=pytest.mark.deep),
     ],
     ids=["process", "workers", "process, many", "workers, many"],
 )

@@ -195,8 +195,8 @@ def small(name: str, folder: Path) -> list[str]:
         changes += [f"tasks.{task}.{k}={n}" for task in DILUTION for k, n in sizes.items()]
     if "decoder" in name:
         changes.append("backbone.max_length=300")
-    if name == "table2":
-        changes.append("tasks.IMDB.sample.n_rows={train: 15}")
+    sampled = {"table2": ["IMDB"], "efficiency": ["CoLA", "STS-B"]}
+    changes += [f"tasks.{task}.sample.n_rows={{train: 15}}" for task in sampled.get(name, [])]
     if "table3" in name or "table12" in name:
         sts = f"{{kind: local, type: sts, path: {folder / 'stsb'}}}"
         methods = str(sorted(ROWS[name]))
