@@ -18,7 +18,7 @@ SMALL = {
     "kills": 6,
     "full": 4,
     "forbidden": 3,
-    "writers": 7,
+    "writers": 14,
     "clock": 2,
     "damage": 4,
     "formats": 900,
