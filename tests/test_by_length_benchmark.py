@@ -35,6 +35,7 @@ def test_versions_of_a_step_agree(asked: list[str], capsys: pytest.CaptureFixtur
     for what in ("states", "gradients"):
         assert found[f"distance of {what}, relative, by length"] < 1e-4
         assert 1e-6 < found[f"distance of {what}, relative, bfloat16"] < 0.5
+    assert 1e-6 < found["distance of a text's gradient, median, bfloat16"] < 0.5
     assert found["tokens padded / real, by length"] <= found["tokens padded / real, one pass"]
     assert found["tokens padded / real, by length"] <= found["tokens padded / real, bfloat16"]
     assert found["ms for a token, bfloat16"] > 0

@@ -61,7 +61,8 @@ def read_states(
     if tokens is not None:
         embedded, batch = _with_token(embedded, batch, tokens.to(embedded.dtype), place)
     if width is not None and width > embedded.shape[1]:
-        embedded, batch = _widened(embedded, batch, width)
+        embedded = nn.functional.pad(embedded, (0, 0, 0, width - embedded.shape[1]))
+        batch = widened(batch, width)
     name = ArrayName.parse(state_array(read, backbone.sizes))
     stop_after = None if name.index == "final" else name.index
     recorder = Recorder([name], batch, stop_after)
@@ -71,6 +72,21 @@ def read_states(
         backbone.model(inputs_embeds=embedded, attention_mask=mask)
     recorder.require_complete(backbone.sizes.model_type)
     return recorder.rows[name.text].float()
+
+
+def widened(batch: Batch, width: int) -> Batch:
+    """The same texts with padding up to `width` tokens; `batch` has no placeholders and hides nothing."""
+    ids = batch.token_ids
+    more = (0, width - ids.shape[1])
+    is_token = torch.ones_like(ids, dtype=torch.bool) if batch.is_token is None else batch.is_token
+    wide = nn.functional.pad(is_token, more)
+    return replace(
+        batch,
+        token_ids=nn.functional.pad(ids, more),
+        is_token=wide,
+        flat=torch.nonzero(wide.flatten()).squeeze(1),
+        span=nn.functional.pad(batch.span, more),
+    )
 
 
 def _with_token(
@@ -103,22 +119,6 @@ def _with_token(
         span=torch.cat([batch.span, torch.zeros_like(batch.span[:, :1])], dim=1),
         flat=None,
         last=last,
-    )
-
-
-def _widened(
-    embedded: Float[Tensor, "b t e"], batch: Batch, width: int
-) -> tuple[Float[Tensor, "b width e"], Batch]:
-    """The same with more padding behind it; `batch` has no placeholders and hides nothing."""
-    ids = batch.token_ids
-    more = (0, width - ids.shape[1])
-    is_token = torch.ones_like(ids, dtype=torch.bool) if batch.is_token is None else batch.is_token
-    return nn.functional.pad(embedded, (0, 0, *more)), replace(
-        batch,
-        token_ids=nn.functional.pad(ids, more),
-        is_token=nn.functional.pad(is_token, more),
-        span=nn.functional.pad(batch.span, more),
-        flat=None,
     )
 
 

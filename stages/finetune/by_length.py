@@ -57,8 +57,7 @@ def read_by_length(
     """As `read_states`, in as many passes as save more padding than they cost; `around` is entered for each
     of them."""
     lengths = encoded.token_ids.lengths + (tokens is not None)
-    start = PASS_TOKENS[backbone.device.type]
-    found = passes(lengths, start, tokens_of_a_kind(backbone), backbone.sizes.max_positions)
+    found = divided(backbone, lengths)
     states: list[Tensor] = []
     for (begin, stop), width in zip(pairwise(found.bounds), found.widths.tolist(), strict=True):
         rows = found.order[begin:stop]
@@ -68,6 +67,12 @@ def read_by_length(
         states.append(z)
     back = torch.from_numpy(np.argsort(found.order)).to(backbone.device)
     return torch.cat(states)[back]
+
+
+def divided(backbone: Backbone, lengths: NDArray[np.int64]) -> Division:
+    """Inputs of these lengths in passes of the backbone, in the precision that the caller has set."""
+    start, longest = PASS_TOKENS[backbone.device.type], backbone.sizes.max_positions
+    return passes(lengths, start, tokens_of_a_kind(backbone), longest)
 
 
 def tokens_of_a_kind(backbone: Backbone) -> int:

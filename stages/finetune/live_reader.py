@@ -27,7 +27,8 @@ from permafrost.stages.extraction.forward import padded_batch
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recording import Leave, Recorder, recording
-from permafrost.stages.finetune.by_length import PASS_TOKENS, passes
+from permafrost.stages.finetune.backbone_pass import widened
+from permafrost.stages.finetune.by_length import divided
 from permafrost.stages.finetune.cached_below import CachedBelow, run_above
 from permafrost.stages.finetune.read_arrays import arrays_of
 from permafrost.storage.ragged import Ragged, offsets_of
@@ -123,18 +124,20 @@ class LiveReader:
         """
         own = texts if self.index is None else self.index[texts]
         encoded = self.encoded.take(own)
-        found = passes(encoded.token_ids.lengths, PASS_TOKENS[self.backbone.device.type])
+        found = divided(self.backbone, encoded.token_ids.lengths)
         parts: list[Tensor] = []
-        for start, stop in pairwise(found.bounds):
+        for (start, stop), width in zip(pairwise(found.bounds), found.widths.tolist(), strict=True):
             here = found.order[start:stop]
-            parts += self._pass(encoded.take(here), own[here])
+            parts += self._pass(encoded.take(here), own[here], width)
         back = np.argsort(found.order)
         offsets = offsets_of([len(parts[at]) for at in back])
         device = self.backbone.device
         return torch.cat([parts[at] for at in back]), torch.from_numpy(offsets).to(device)
 
-    def _pass(self, encoded: Encoded, texts: NDArray[np.int64]) -> list[Tensor]:
+    def _pass(self, encoded: Encoded, texts: NDArray[np.int64], width: int) -> list[Tensor]:
         batch = padded_batch(self.backbone, encoded, self.recipe)
+        if width > batch.token_ids.shape[1]:
+            batch = widened(batch, width)
         last, leave = self._last_block
         recorder = _LateRecorder(self._names, batch, last, leave)
         with recording(recorder):

@@ -18,6 +18,7 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
+from permafrost.stages.finetune import by_length
 from permafrost.stages.finetune.cached_below import CachedBelow, forget_below
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.entering import entering_array, require_above
@@ -92,6 +93,14 @@ def agree(files: BackboneFiles, n_blocks: int, array: str) -> None:
     ],
 )
 def test_gradients_are_those_of_the_whole_backbone(tiny_files: Files, family: str) -> None:
+    agree(tiny_files(family), 2, "hidden/3")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_gradients_are_those_of_the_whole_backbone_where_passes_are_padded_on(
+    tiny_files: Files, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    monkeypatch.setattr(by_length, "tokens_of_a_kind", lambda _backbone: 8)
     agree(tiny_files(family), 2, "hidden/3")
 
 

@@ -12,6 +12,7 @@ import torch
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
+from permafrost.stages.finetune import by_length
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head import TunedHeadResult, TunedHeadTrainee, finetune_head
 from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, prepared
@@ -94,8 +95,13 @@ def cached(backbone: Backbone, wanted: TunedHeadConfig, task: str = "classificat
     return fit(fields, data_of(InMemoryReader(wanted.fit.layer, rows), task), SilentProgress())
 
 
+@pytest.mark.parametrize("multiple", [1, 8])
 @pytest.mark.parametrize("family", each_family(FAMILIES))
-def test_live_rows_are_those_of_extraction(pair: Pairs, family: str) -> None:
+def test_live_rows_are_those_of_extraction(
+    pair: Pairs, monkeypatch: pytest.MonkeyPatch, family: str, multiple: int
+) -> None:
+    """Also where passes are padded on, as in half precision."""
+    monkeypatch.setattr(by_length, "tokens_of_a_kind", lambda _backbone: multiple)
     backbone = pair(family).backbone
     batch, recipe = encoded(backbone, texts=TEXTS), resolved(backbone, "plain")
     for array in ("hidden/0", "hidden/2", "values/2", "pooled/hidden_last/3"):
