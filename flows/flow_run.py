@@ -30,7 +30,8 @@ T = TypeVar("T")
 @contextmanager
 def inside_flow_run() -> Generator[None]:
     """For the whole of a flow run that Prefect started."""
-    with _listening(), known_to_the_server(), told_in_a_line():
+    # Listening ends first: it ends a process that was asked to stop, and the server has to be told before that.
+    with known_to_the_server(), _listening(), told_in_a_line():
         yield
 
 
