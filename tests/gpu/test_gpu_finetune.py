@@ -12,9 +12,9 @@ from permafrost.stages.finetune.train import build_module
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from tests.gpu.devices import checked_device
 from tests.stages.extraction.references import encoded
+from tests.stages.finetune.graph_text_fits import WITHOUT_DROPOUT
 from tests.stages.finetune.small_lora import filled
 from tests.stages.finetune.test_cached_keys import agree
-from tests.stages.finetune.test_graph_text_models import WITHOUT_DROPOUT
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs
 
 DEVICE = checked_device()

@@ -32,7 +32,7 @@ from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import DECODERS, close, encoded, entries, resolved
 from tests.stages.extraction.tiny_models import N_LAYERS, WINDOW, each_family, save_model
-from tests.stages.finetune.test_graph_text_models import tuned
+from tests.stages.finetune.graph_text_fits import tuned
 from tests.stages.finetune.tiny_graphs import config_of, data_of, questions
 
 Pairs = Callable[[str], Pair]

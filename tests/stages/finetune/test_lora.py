@@ -37,6 +37,7 @@ from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import N_LAYERS
 from tests.stages.finetune.conftest import Own
+from tests.stages.finetune.graph_text_fits import WITHOUT_DROPOUT, same_direction
 from tests.stages.finetune.small_lora import (
     COUNTS,
     built,
@@ -45,12 +46,7 @@ from tests.stages.finetune.small_lora import (
     n_adapters,
     n_trained,
 )
-from tests.stages.finetune.test_graph_text_models import (
-    WITHOUT_DROPOUT,
-    Stopped,
-    Stopping,
-    same_direction,
-)
+from tests.stages.finetune.stopping import Stopped, Stopping
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs
 
 Pairs = Callable[[str], Pair]

@@ -28,7 +28,7 @@ from tests.stages.extraction.conftest import Pair
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import WORDS, each_family
 from tests.stages.finetune.conftest import Own
-from tests.stages.finetune.test_graph_text_models import Stopped, Stopping
+from tests.stages.finetune.stopping import Stopped, Stopping
 
 Pairs = Callable[[str], Pair]
 CPU = torch.device("cpu")

@@ -1,0 +1,151 @@
+"""How graph-text models are trained: precision, dev, decay, and going on after a stop."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from permafrost.stages.finetune.cases import relevant_grades, require_cases
+from permafrost.stages.finetune.config import Precision
+from permafrost.stages.finetune.module import Embedded
+from permafrost.stages.finetune.train import finetune
+from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from tests.stages.finetune.graph_text_fits import (
+    GT2VEC,
+    WITHOUT_DROPOUT,
+    Pairs,
+    fit,
+    gradients,
+    same_direction,
+    trainee,
+)
+from tests.stages.finetune.stopping import Stopped, Stopping
+from tests.stages.finetune.tiny_graphs import (
+    config_of,
+    data_of,
+    pairs,
+    retrieval,
+)
+
+
+def test_training_makes_the_loss_smaller(pair: Pairs) -> None:
+    corpus = pairs({"train": 16, "dev": 4, "test": 4})
+    data = data_of(corpus, pair("llama").backbone)
+    optim = {"lr": 0.01, "batch_size": 16, "max_epochs": 12}
+    full = fit(config_of(corpus, {**GT2VEC, "description": "none"}, optim=optim), data)
+    losses = [r.train_loss for r in full.history]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_low_precision_is_for_training_only(pair: Pairs) -> None:
+    data = data_of(pairs(), pair("llama").backbone)
+    model = {**GT2VEC, **WITHOUT_DROPOUT}
+    full, low = (
+        trainee(config_of(data.corpus, model, optim={"precision": p}), data)
+        for p in ("float32", "bfloat16")
+    )
+    one, other = gradients(full), gradients(low)
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in other.values())
+    assert not same_direction(other, one)
+    full.model.eval(), low.model.eval()
+    items = np.arange(3)
+    assert torch.equal(full.embeddings(items).z, low.embeddings(items).z)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_dev_is_evaluated_in_the_precision_of_training(precision: str, pair: Pairs) -> None:
+    data = data_of(pairs(), pair("llama").backbone)
+    trained = trainee(config_of(data.corpus, GT2VEC, optim={"precision": precision}), data)
+    trained.model.eval()
+    are_low: set[bool] = set()
+    noted = trained.model.register_forward_pre_hook(
+        lambda *_: are_low.add(torch.is_autocast_enabled("cpu"))
+    )
+    trained.dev()
+    noted.remove()
+    assert are_low == {precision == "bfloat16"}
+
+
+def embedded_on_dev(trained: GraphTextTrainee, patch: pytest.MonkeyPatch) -> set[int]:
+    """The items whose embeddings an evaluation on dev asks for."""
+    embed, asked = trained.embeddings, set[int]()
+
+    def noted(items: np.ndarray, *args: Precision) -> Embedded:
+        asked.update(items.tolist())
+        return embed(items, *args)
+
+    patch.setattr(trained, "embeddings", noted)
+    trained.model.eval()
+    trained.dev()
+    return asked
+
+
+def test_dev_queries_may_search_some_documents_while_training(
+    pair: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = retrieval()
+    data = data_of(corpus, pair("bert").backbone)
+    model = {**GT2VEC, "description": "none"}
+    whole, some = (
+        embedded_on_dev(
+            trainee(config_of(corpus, model, optim={"dev_documents": n}), data), monkeypatch
+        )
+        for n in (None, 1)
+    )
+    documents = {*corpus.documents}
+    assert whole & documents == documents
+    judged = {d for own in relevant_grades(corpus, "dev").values() for d in own}
+    assert some & documents == judged
+    classes = pairs()
+    with pytest.raises(InputError, match=r"dev_documents is 5, but the corpus is of kind classif"):
+        require_cases(config_of(classes, GT2VEC, optim={"dev_documents": 5}), classes)
+
+
+def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
+    data = data_of(pairs(), pair("bert").backbone)
+    optim = {"decayed": "matrices", "lr": 0.1, "weight_decay": 0.5}
+    trained = trainee(config_of(data.corpus, GT2VEC, optim=optim), data)
+    before = {n: p.detach().clone() for n, p in trained.model.named_parameters()}
+    for p in trained.model.parameters():
+        p.grad = torch.zeros_like(p)
+    trained.optimizer.step()
+    assert isinstance(trained.optimizer, torch.optim.RAdam)
+    for name, p in trained.model.named_parameters():
+        shrunk = 1 - 0.1 * 0.5 if p.ndim > 1 else 1.0
+        assert torch.allclose(p, before[name] * shrunk), name
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_stopped_training_goes_on_with_the_result_it_would_have_had(
+    pair: Pairs, tmp_path: Path, after: int
+) -> None:
+    data = data_of(pairs(), pair("bert").backbone)
+    config = config_of(data.corpus, GT2VEC)
+    whole, file = fit(config, data), tmp_path / "fit.pt"
+    with pytest.raises(Stopped):
+        finetune(config, data, Stopping(after), checkpoint=file)
+    assert file.exists()
+    steps: list[int] = []
+
+    class Seen(SilentProgress):
+        def advance(self, amount: int | float, note: str = "") -> None:
+            steps.append(int(amount))
+
+    again = finetune(config, data, Seen(), checkpoint=file)
+    assert steps[0] == after, "of 3 steps an epoch"
+    assert sum(steps) == 6
+    assert not file.exists()
+    assert all(torch.equal(again.state[k], whole.state[k]) for k in whole.state), "bitwise"
+    assert (again.history, again.log, again.aligned) == (whole.history, whole.log, whole.aligned)
+
+
+def test_defaults_train_until_dev_stops_improving(pair: Pairs) -> None:
+    data = data_of(pairs(), pair("bert").backbone)
+    defaults: dict[str, object] = {"max_epochs": None, "max_steps": 30, "batch_size": 4}
+    given = trainee(config_of(data.corpus, GT2VEC), data).plan
+    plan = trainee(config_of(data.corpus, GT2VEC, optim=defaults), data).plan
+    assert (given.n_epochs, given.n_steps) == (2, 3)
+    assert (plan.n_epochs, plan.patience) == (10, 5), "30 steps of 3 an epoch; at least five epochs"
