@@ -30,7 +30,7 @@ T = TypeVar("T")
 @contextmanager
 def inside_flow_run() -> Generator[None]:
     """For the whole of a flow run that Prefect started."""
-    # Listening ends first: it ends a process that was asked to stop, and the server has to be told before that.
+    # Listening is inside: its end ends a process that was asked to stop, which has to tell the server first.
     with known_to_the_server(), _listening(), told_in_a_line():
         yield
 

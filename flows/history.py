@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.flows.runs import read_run, run_files, run_path
 from permafrost.storage.disk_errors import disk_errors_named
-from permafrost.storage.drafts import is_alive
+from permafrost.storage.drafts import RUNNING_S, is_alive
 from permafrost.storage.durable import create_durably, is_there, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.quoting import quoted
@@ -29,8 +29,6 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 Outcome = Literal["done", "failed", "stopped"]
 State = Literal["done", "failed", "stopped", "running", "not ended"]
 Half = Literal["begun", "ended"]
-RUNNING_S = 30 * 24 * 3600
-"""Age beyond which a run of another machine that has not ended cannot be going on."""
 _FILE = re.compile(r"(\d{6,})\.(begun|ended)\.json")
 
 

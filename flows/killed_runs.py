@@ -7,6 +7,7 @@ of another machine or container, nothing has been heard for long, and that twice
 
 import datetime
 import hashlib
+import itertools
 import logging
 import socket
 from collections.abc import Mapping, Sequence
@@ -165,7 +166,8 @@ def clear_killed_runs(
             verdict = judge(Seen(run.labels, started, heard), place, now)
             if verdict.kind == "silent":
                 client.update_flow_run_labels(run.id, {SILENT: now.isoformat()})
-            if verdict.kind == "dead":
+            # It may have reported its end since it was listed.
+            if verdict.kind == "dead" and not _is_over(client, run):
                 _clear(client, run, verdict.because)
                 log.warning("cleared the run %s, which was killed: %s", run.name, verdict.because)
 
@@ -196,12 +198,29 @@ def _clear(client: SyncPrefectClient, run: FlowRun, because: str) -> None:
     message = f"Killed by force: {because}."
     # Of Prefect's own states, as its pages and automations know them.
     final = Cancelled(message=message) if cancelling else Crashed(message=message)
-    for task in client.read_task_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])), limit=MOST_READ
-    ):
-        if task.state is None or not task.state.is_final():
-            client.set_task_run_state(task.id, Crashed(message=message), force=True)
+    for task in _under_way(client, run):
+        client.set_task_run_state(task, Crashed(message=message), force=True)
     client.set_flow_run_state(run.id, final, force=True)
+
+
+def _is_over(client: SyncPrefectClient, run: FlowRun) -> bool:
+    state = client.read_flow_run(run.id).state
+    return state is not None and state.is_final()
+
+
+def _under_way(client: SyncPrefectClient, run: FlowRun) -> list[UUID]:
+    """The stages of a run that have not ended."""
+    found: list[UUID] = []
+    for offset in itertools.count(0, MOST_READ):
+        page = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])),
+            limit=MOST_READ,
+            offset=offset,
+        )
+        found += [task.id for task in page if task.state is None or not task.state.is_final()]
+        if len(page) < MOST_READ:
+            break
+    return found
 
 
 def _read(path: str) -> str:

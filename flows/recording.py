@@ -87,8 +87,11 @@ class RunUnderWay:
         # First of all: from here on nothing that this run uses is removed.
         begin_run(home, known)
         self._known, self._begun = known, begin(home, e.name, record)
-        # What is being removed right now is gone when the run looks what there is.
-        pass_gate(home, STOP.check)
+        self._done_before: dict[str, Node] = {}
+
+    def look(self) -> None:
+        """See what there is already; what is being removed right now is waited for, and gone then."""
+        pass_gate(self._context.home, STOP.check)
         self._done_before = self._done()
 
     @property
@@ -180,6 +183,7 @@ def recorded(
     """A run inside the block is recorded, also one that an exception ends."""
     run = RunUnderWay(nodes, context, engine, overrides)
     try:
+        run.look()
         yield run
     except (Stopped, KeyboardInterrupt):
         run.broken_off("stopped", None)

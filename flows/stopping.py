@@ -133,14 +133,15 @@ class Stop:
             raise
         finally:
             signal.set_wakeup_fd(earlier_fd)
-            for number, handler in zip(handled, earlier, strict=True):
-                signal.signal(number, handler)
             os.close(write)
             # It reads what is left in the pipe first.
             listener.join()
             os.close(read)
             if failed and self.asked:
+                # Before handlers are given back, as another signal would interrupt it.
                 self.leave()
+            for number, handler in zip(handled, earlier, strict=True):
+                signal.signal(number, handler)
 
     def _listen(self, read: int) -> None:
         while got := os.read(read, 1):

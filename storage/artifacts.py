@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.disk_use import files_under
-from permafrost.storage.drafts import DRAFT_PREFIX, draft_path, is_of_dead_process
+from permafrost.storage.drafts import DRAFT_PREFIX, STALE_S, draft_path, is_abandoned
 from permafrost.storage.durable import (
     is_there,
     remove_any,
@@ -33,8 +33,6 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
-STALE_DRAFT_S = 24 * 3600
-"""Age beyond which a draft cannot belong to a living run."""
 _KEY = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
 
 
@@ -204,6 +202,13 @@ class ArtifactStore:
                 problems.append(problem)
         return problems
 
+    def checkpoints(self, ref: ArtifactRef) -> Path:
+        """The folder for checkpoints of what makes an artifact; gone once that is published.
+
+        A draft, so that it stays on this machine, and garbage collection finds what a killed run left.
+        """
+        return self.root / ref.stage / f"{DRAFT_PREFIX}{ref.key}-checkpoint"
+
     @contextlib.contextmanager
     def publishing(self, spec: ArtifactSpec, provenance: Mapping[str, Any]) -> Generator[Draft]:
         """Write an artifact into the draft's folder; it is published when the block succeeds.
@@ -245,12 +250,14 @@ class ArtifactStore:
                 if replica.exists(target / MANIFEST):
                     # Another machine was first; its artifact is fetched when it is read.
                     replica.fetch(target / MANIFEST)
+                    shutil.rmtree(self.checkpoints(ref), ignore_errors=True)
                     return
                 for name in (*files, MANIFEST):
                     replica.put(draft.folder / name, target / name)
             with disk_errors_named(target):
                 _rename(draft.folder, target)
                 sync_folder(target.parent)
+            shutil.rmtree(self.checkpoints(ref), ignore_errors=True)
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
 
@@ -318,25 +325,33 @@ class ArtifactStore:
         return doomed
 
     def leftovers(self) -> list[ArtifactRef]:
-        """Folders without a manifest that hold files, by name: nothing reads them. A removal that was
-        killed leaves them on an object store, and so does a publication, which may also be under way."""
+        """Folders without a manifest that hold files, none of the last day, by name: nothing reads them. A
+        removal that was killed leaves them on an object store, and so does a publication, which puts its
+        manifest last and may be under way."""
         found: dict[str, set[str]] = {}
+        youngest: dict[str, float] = {}
         for file in files_under(self.root):
             stage, _, rest = file.path.partition("/")
             key, _, name = rest.partition("/")
             if name and _KEY.fullmatch(key):
-                found.setdefault(f"{stage}/{key}", set()).add(name)
-        return [parse_ref(ref) for ref, names in sorted(found.items()) if MANIFEST not in names]
+                ref = f"{stage}/{key}"
+                found.setdefault(ref, set()).add(name)
+                youngest[ref] = max(youngest.get(ref, file.changed), file.changed)
+        latest = time.time() - STALE_S
+        return [
+            parse_ref(ref)
+            for ref, names in sorted(found.items())
+            if MANIFEST not in names and youngest[ref] < latest
+        ]
 
     def stale_drafts(self) -> list[Path]:
         """Draft folders that no living run can own."""
-        now = time.time()
-        drafts = self.root.glob(f"*/{DRAFT_PREFIX}*")
-        return [
-            p
-            for p in sorted(drafts)
-            if is_of_dead_process(p) or now - p.lstat().st_mtime > STALE_DRAFT_S
-        ]
+        found: list[Path] = []
+        for path in sorted(self.root.glob(f"*/{DRAFT_PREFIX}*")):
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                if is_abandoned(path):
+                    found.append(path)
+        return found
 
 
 def _rename(draft: Path, target: Path) -> None:

@@ -1,17 +1,23 @@
 """Ownership of drafts: a draft's name identifies its process, so that others can tell when it is dead."""
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import socket
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 DRAFT_PREFIX = ".draft-"
 """Prefix of unfinished writes; nothing reads them, and `gc` removes those of dead processes."""
+STALE_S = 24 * 3600
+"""Age beyond which what names no process and was not written to since is nobody's."""
+RUNNING_S = 30 * 24 * 3600
+"""Age beyond which work of another machine that has not ended cannot be going on."""
 _OWNER = re.compile(r"-([0-9a-f]{8})\.([0-9]+)\.([0-9]+)-[0-9a-f]+$")
 _PLACES = (
     f"{DRAFT_PREFIX}*",
@@ -50,6 +56,19 @@ def is_of_dead_process(draft: Path) -> bool:
     return found is not None and is_alive(".".join(found.groups())) is False
 
 
+def is_abandoned(draft: Path) -> bool:
+    """Whether nobody can be writing a draft any more. A folder is as old as what was put into it last, so age
+    says nothing where the process is known to live: a training fills its draft at the end."""
+    if (found := _OWNER.search(draft.name)) is None:
+        return _age_s(draft) > STALE_S
+    alive = is_alive(".".join(found.groups()))
+    return _age_s(draft) > RUNNING_S if alive is None else not alive
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.lstat().st_mtime
+
+
 def is_alive(process: str) -> bool | None:
     """Whether a process runs, by what `owner` said in it; None if it is of another machine or container, or
     from before the last boot."""
@@ -67,13 +86,22 @@ def is_alive(process: str) -> bool | None:
     return now is None or (now[0] not in "ZX" and now[1] == int(started))
 
 
+def files_here(folder: Path) -> Iterator[Path]:
+    """Every file under a folder that is not in a draft, which is its writer's. What goes meanwhile is left
+    out."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(DRAFT_PREFIX)]
+        yield from (Path(parent) / name for name in names if not name.startswith(DRAFT_PREFIX))
+
+
 def remove_drafts_of_dead_processes(home: Path) -> int:
     """Remove what killed runs left under a home; returns the number of files and folders removed.
 
     Drafts in feature stores are left to their writers, which remove them under the write lease.
     """
-    found = {p for pattern in (*_PLACES, _INSIDE_CHECKPOINTS) for p in home.glob(pattern)}
-    return _remove_dead(found)
+    return _remove_dead(
+        {p for pattern in (*_PLACES, _INSIDE_CHECKPOINTS) for p in _glob(home, pattern)}
+    )
 
 
 def remove_dead_drafts_of(path: Path) -> int:
@@ -84,6 +112,13 @@ def remove_dead_drafts_of(path: Path) -> int:
         return 0
     named = ((p, _OWNER.search(p.name)) for p in beside.iterdir() if p.name.startswith(prefix))
     return _remove_dead(p for p, found in named if found and p.name[: found.start()] == prefix)
+
+
+def _glob(home: Path, pattern: str) -> Iterator[Path]:
+    """As `Path.glob`, which before Python 3.13 raises when a folder goes while it looks; what it has not seen
+    then is left to the next run."""
+    with contextlib.suppress(FileNotFoundError):
+        yield from home.glob(pattern)
 
 
 def _remove_dead(drafts: Iterable[Path]) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from types import TracebackType
 from typing import Any
@@ -14,11 +15,14 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore
 
+from permafrost.storage.drafts import is_alive, owner
 from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
 TTL_S = 180.0
 """A lease that was not renewed for this long, by the object store's clock, has expired."""
 RENEWAL_S = 20.0
+LAST_S = 30.0
+"""How long before others may take it its holder gives it up: a commit that has begun takes time too."""
 
 
 class Lease:
@@ -30,6 +34,8 @@ class Lease:
         self._id, self._written = uuid.uuid4().hex, b""
         self._ended = threading.Event()
         self._lost: str | None = None
+        self._begun = self._renewed = _now()
+        """When the last attempt to write it began, and the last one that succeeded."""
         self._thread = threading.Thread(target=self._renew, name="permafrost-lease", daemon=True)
 
     def require(self) -> None:
@@ -38,10 +44,10 @@ class Lease:
         Raises:
             StoreBusyError: the lease could not be renewed in time, so another writer may hold it.
         """
-        if self._lost is not None:
+        if (lost := self._why_lost) is not None:
             raise StoreBusyError(
-                f"the write lease {self._url} was lost ({self._lost}); what was committed stays, the rest "
-                f"was not written. Run the same command again"
+                f"the write lease {self._url} was lost ({lost}); what was committed stays, the rest was not "
+                f"written. Run the same command again"
             )
 
     def __enter__(self) -> "Lease":
@@ -68,25 +74,45 @@ class Lease:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        if self._lost is None:
+        if self._why_lost is None:
             # If it cannot be deleted, it expires by itself.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(self._store, self._key)
 
+    @property
+    def _why_lost(self) -> str | None:
+        # Nothing may have been tried meanwhile: an answer is waited for, or the process was halted.
+        if self._lost is None and self._age_s > TTL_S - LAST_S:
+            self._lost = f"not renewed for {self._age_s:.0f} s"
+        return self._lost
+
+    @property
+    def _age_s(self) -> float:
+        return _now() - self._renewed
+
     def _put(self, mode: Any) -> str | None:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "renewed": now, "id": self._id}
-        self._written = json.dumps(holder).encode()
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "process": owner(),
+            "renewed": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "id": self._id,
+        }
+        self._written, self._begun = json.dumps(holder).encode(), _now()
         result = obstore.put(self._store, self._key, self._written, mode=mode, use_multipart=False)
+        self._renewed = self._begun
         return result["e_tag"]
 
     def _tag_if_ours(self) -> str | None:
         """The entity tag of the lease if it is what was written last; None if it is not."""
         try:
             found = obstore.get(self._store, self._key)
-            return found.meta["e_tag"] if bytes(found.bytes()) == self._written else None
+            is_ours = bytes(found.bytes()) == self._written
         except FileNotFoundError:
             return None
+        if is_ours:
+            self._renewed = self._begun
+        return found.meta["e_tag"] if is_ours else None
 
     def _take_over(self) -> str | None:
         try:
@@ -124,22 +150,19 @@ class Lease:
                 obstore.delete(self._store, key)
 
     def _renew(self) -> None:
-        failing_s = 0.0
         while not self._ended.wait(RENEWAL_S):
             try:
                 self._tag = self._put({"e_tag": self._tag})
-                failing_s = 0.0
             except (PreconditionError, FileNotFoundError):
                 # Or the answer to a renewal was lost, and the client has tried again.
                 if (tag := self._read_back()) is None:
                     self._lost = "another process took it"
                     return
-                self._tag, failing_s = tag, 0.0
+                self._tag = tag
             except BaseError as error:
                 self._tag = self._read_back() or self._tag
-                failing_s += RENEWAL_S
-                if failing_s > TTL_S / 2:
-                    self._lost = f"not renewed for {failing_s:.0f} s: {_line(error)}"
+                if self._age_s > TTL_S / 2:
+                    self._lost = f"not renewed for {self._age_s:.0f} s: {_line(error)}"
                     return
 
     def _read_back(self) -> str | None:
@@ -153,22 +176,25 @@ def _holder(content: bytes) -> dict[str, Any]:
     """The holder of a lease; unknown if the object is damaged, which then expires like any other."""
     try:
         found = json.loads(content)
-        return {"pid": int(found["pid"]), "host": str(found["host"])}
-    except (ValueError, LookupError, TypeError, OverflowError):
-        return {"pid": 0, "host": "an unknown machine"}
+        process = str(found.get("process", ""))
+        return {"pid": int(found["pid"]), "host": str(found["host"]), "process": process}
+    except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
+        return {"pid": 0, "host": "an unknown machine", "process": ""}
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether the holder is a process of this machine that has ended."""
-    if holder["host"] != socket.gethostname():
-        return False
+    """Whether the holder is a process of this machine that has ended. Machines and containers may share a
+    name, so that says nothing."""
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):  # the latter of a damaged number
+        return is_alive(holder["process"]) is False
+    except ValueError:  # written by an earlier version, or damaged
         return False
-    return False
+
+
+def _now() -> float:
+    """Seconds, on while the machine sleeps where the system counts that."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _line(error: Exception) -> str:

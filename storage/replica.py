@@ -28,7 +28,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
 from permafrost.storage.disk_errors import disk_errors_named
-from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
+from permafrost.storage.drafts import draft_path, files_here
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
 from permafrost.storage.lease import Lease
 from permafrost.storage.progress import Progress
@@ -202,7 +202,7 @@ class Replica:
         self.remember()
         # Receipts first, in the order of removing: a table that is asked for after them is there if they
         # were, also where another machine writes the store again between the two.
-        here = [(self.key_of(p), p) for p in (under.rglob("*") if under.exists() else ())]
+        here = [(self.key_of(p), p) for p in files_here(under)]
         for key, path in sorted(here, key=lambda one: _RECEIPTS not in one[0]):
             gone = _is_index(key) and key not in listed and path.is_file()
             # Another process of this machine may have put it there since the listing.
@@ -342,11 +342,8 @@ class Replica:
     def drop_fetched(self, under: Path) -> None:
         """Drop the local copies of everything except the index, so that it is fetched again when read.
         What is mapped stays readable; drafts are their writer's."""
-        for path in under.rglob("*"):
-            inside = path.relative_to(self.folder).parts
-            is_draft = any(part.startswith(DRAFT_PREFIX) for part in inside)
-            is_copy = not (is_draft or _is_index("/".join(inside)) or path.name == "writer.lock")
-            if is_copy and path.is_file():
+        for path in files_here(under):
+            if not _is_index(self.key_of(path)) and path.name != "writer.lock":
                 path.unlink(missing_ok=True)
 
     def lease(self, path: Path) -> Lease:

@@ -97,7 +97,7 @@ class Display:
         trace: TracebackType | None,
     ) -> None:
         self._bars.stop()
-        self._open.close()
+        self._open.__exit__(kind, error, trace)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bars, without interpreting markup: names may contain brackets."""

@@ -229,12 +229,11 @@ class FinetuneHead(Stage):
         below = _below(node, context, config, backbone)
         reader = _reader(node, context, target, backbone, config.fit.layer, below)
         data = fit_data(node, context, {reader.array: reader})
-        with checkpoint_file(node, context) as checkpoint:
-            result = finetune_head(
-                *(config, data, reader, progress, str(backbone.device)),
-                *(checkpoint, CHECKPOINT_EVERY_S),
-            )
-            save_tuned_head(result, draft.folder)
+        result = finetune_head(
+            *(config, data, reader, progress, str(backbone.device)),
+            *(checkpoint_file(node, context), CHECKPOINT_EVERY_S),
+        )
+        save_tuned_head(result, draft.folder)
         best = result.fit.best
         draft.summary = {
             **{name: node.run_facts[name] for name in ("method", "task", "seed")},

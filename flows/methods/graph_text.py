@@ -6,7 +6,6 @@ of their own, if one is named), of texts and queries, and of graphs in words.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.extraction import extract_node
 from permafrost.flows.nodes.graphs import descriptions_node, graphs_input, graphs_of, labels_node
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
+from permafrost.flows.nodes.resuming import CHECKPOINT_EVERY_S, checkpoint_file
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
@@ -52,7 +52,6 @@ from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import FeatureReader, open_reader
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     from permafrost.stages.finetune.data import FinetuneData
     from permafrost.stages.finetune.graph_batches import StoredRows
 
-CHECKPOINT_EVERY_S = 15.0
-"""Work that a killed fine-tuning loses, at most, beyond the step it was in."""
 _LABELS, _DESCRIPTIONS, _TOKENS = "label_features", "description_features", "token_features"
 _NODE_TEXTS = "node_text_features"
 
@@ -310,13 +307,11 @@ class Finetune(Stage):
 
         config = FinetuneConfig.model_validate(node.config["finetune"])
         data = _data(node, context, config)
-        # As the checkpoint of a head: by the artifact's key, in a draft that garbage collection finds.
-        kept = context.artifacts.root / cls.name / f"{DRAFT_PREFIX}{node.ref.key}-checkpoint"
+        checkpoint = checkpoint_file(node, context)
         result = finetune(
-            *(config, data, progress, _device(data, context), kept / "fit.pt", CHECKPOINT_EVERY_S)
+            *(config, data, progress, _device(data, context), checkpoint, CHECKPOINT_EVERY_S)
         )
         result.save(draft.folder)
-        shutil.rmtree(kept, ignore_errors=True)
         draft.summary = {
             **{name: node.run_facts[name] for name in ("method", "task", "seed")},
             "dev": result.best.dev_metric,

@@ -235,12 +235,12 @@ class FitHead(Stage):
         config = FitConfig.model_validate(node.config)
         data = fit_data(node, context, readers(node, context))
         before = [context.load(source) for source in node.inputs_named("before")]
-        with checkpoint_file(node, context) as checkpoint:
-            result = fit(
-                *(config, data, progress, context.device, checkpoint, CHECKPOINT_EVERY_S),
-                to_beat=before[0] if before else None,
-            )
-            result.save(draft.folder)
+        checkpoint = checkpoint_file(node, context)
+        result = fit(
+            *(config, data, progress, context.device, checkpoint, CHECKPOINT_EVERY_S),
+            to_beat=before[0] if before else None,
+        )
+        result.save(draft.folder)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

@@ -272,18 +272,18 @@ class FitLayers(Stage):
         encoders = [
             _for_layers(context.load(source), node) for source in node.inputs_named("encoders")
         ]
-        with device_checkpoint(node, context) as file:
-            result = fit_corpus(
-                config,
-                latents(node, context),
-                context.corpus(node.input("corpus")),
-                label_range,
-                encoders[0] if encoders else None,
-                progress,
-                context.device,
-                file,
-            )
-            result.save(draft.folder)
+        file = device_checkpoint(node, context)
+        result = fit_corpus(
+            config,
+            latents(node, context),
+            context.corpus(node.input("corpus")),
+            label_range,
+            encoders[0] if encoders else None,
+            progress,
+            context.device,
+            file,
+        )
+        result.save(draft.folder)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

@@ -167,12 +167,12 @@ class FitOnHeads(Stage):
 
         config = PairFitConfig.model_validate(node.config["pairs"])
         corpus, label_range = context.corpus(node.input("corpus")), _label_range(node)
-        with device_checkpoint(node, context) as file:
-            result = fit_corpus(
-                *(config, _codes(node, context), corpus, label_range, None),
-                *(progress, context.device, file),
-            )
-            result.save(draft.folder)
+        file = device_checkpoint(node, context)
+        result = fit_corpus(
+            *(config, _codes(node, context), corpus, label_range, None),
+            *(progress, context.device, file),
+        )
+        result.save(draft.folder)
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:

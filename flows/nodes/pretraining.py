@@ -31,12 +31,12 @@ class Pretrain(Stage):
         from permafrost.stages.freeze.pretrain import pretrain
 
         config = AutoencoderConfig.model_validate(node.config)
-        with device_checkpoint(node, context) as file:
-            rows, others = latents(node, context), None
-            if node.inputs_named(MEASURED_ON):
-                others = latents(node, context, MEASURED_ON)[_unseen(node, context)]
-            result = pretrain(config, rows, progress, context.device, file, others)
-            result.save(draft.folder)
+        file = device_checkpoint(node, context)
+        rows, others = latents(node, context), None
+        if node.inputs_named(MEASURED_ON):
+            others = latents(node, context, MEASURED_ON)[_unseen(node, context)]
+        result = pretrain(config, rows, progress, context.device, file, others)
+        result.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
 
     @classmethod
@@ -64,10 +64,10 @@ class PretrainClassifiers(Stage):
 
         config = _classifier_config(node.config)
         pairs = labelled_pairs(context.corpus(node.input("corpus")))
-        with device_checkpoint(node, context) as file:
-            rows = latents(node, context)
-            result = pretrain_classifiers(config, rows, pairs, progress, context.device, file)
-            result.save(draft.folder)
+        file = device_checkpoint(node, context)
+        rows = latents(node, context)
+        result = pretrain_classifiers(config, rows, pairs, progress, context.device, file)
+        result.save(draft.folder)
         draft.summary = {n: node.run_facts[n] for n in ("pretraining", "task")}
 
     @classmethod

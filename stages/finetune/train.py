@@ -37,9 +37,9 @@ def finetune(
         data: corpus, features and backbone, which is changed if `config.train` trains it; test is not read.
         progress: receives every step.
         device: where the model is trained; that of the backbone, if it runs one.
-        checkpoint: file that is written in the middle of epochs and removed at the end. If it exists, from a
-            killed fine-tuning of the same config and data, that one is resumed, with the result it would have
-            had. Use one file per fine-tuning and version of the code.
+        checkpoint: file that is written in the middle of epochs. If it exists, from a killed fine-tuning of
+            the same config and data, that one is resumed, with the result it would have had. Use one file per
+            fine-tuning and version of the code, and remove it once the result is saved.
         checkpoint_every_s: minimum seconds between two writes.
 
     Raises:

@@ -14,7 +14,7 @@ import torch
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import FitData
 from permafrost.stages.fit.trainer import Trainer
-from permafrost.storage.durable import remove, write_durably
+from permafrost.storage.durable import write_durably
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
@@ -63,15 +63,14 @@ class Checkpoint:
         content = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         return content if content["identity"] == self.identity else None
 
-    def remove(self) -> None:
-        """Delete the file, when the fit is over."""
-        remove(self.path)
-
 
 def train_resumably(
     trainer: Trainer[Any, Any], progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
-    """Train to the end, from where a killed fit had come to; the file is removed at the end.
+    """Train to the end, from where a killed fit had come to.
+
+    The file stays: whoever is killed before the result was saved finds the end of the training in it, or
+    what was written last before. It is for its owner to remove.
 
     Raises:
         PermafrostError: see `Trainer.run`.
@@ -94,7 +93,6 @@ def train_resumably(
         trainer.run(progress, save, save)
     else:
         trainer.run(progress, save)
-    checkpoint.remove()
 
 
 def checkpoint_of(

@@ -52,9 +52,9 @@ def fit(
         progress: receives every step; steps saved by early stopping count as done.
         device: where to compute, for example "cuda"; not part of the config because it may not
             change the result beyond rounding.
-        checkpoint: file that is written after an epoch and removed at the end. If it exists, from a killed
-            fit of the same config and data, that fit is resumed, with the result it would have had. Use one
-            file per fit and version of the code.
+        checkpoint: file that is written after an epoch. If it exists, from a killed fit of the same config
+            and data, that fit is resumed, with the result it would have had. Use one file per fit and version
+            of the code, and remove it once the result is saved.
         checkpoint_every_s: minimum seconds between two writes.
         to_beat: for `config.grid_patience`: the best dev metric of the candidates before.
 

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
-from prefect.states import Running
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Completed, Running
 
 from permafrost.flows.engine.prefect import run_node
 from permafrost.flows.killed_runs import (
@@ -153,3 +153,38 @@ def test_the_next_run_clears_what_was_killed_with_its_stages_and_nothing_else(
         for run in (alive, foreign):
             assert state(run).is_running()
             client.delete_flow_run(run)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_every_stage_of_a_killed_run_is_cleared_and_no_run_that_has_just_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("permafrost.flows.killed_runs.MOST_READ", 2)
+    labels = {PROCESS: ended_process(), PID: "77", HOST: "box", BEAT_S: 30}
+    with get_client(sync_client=True) as client:
+        dead, ending = (
+            client.create_flow_run(pipeline, parameters={"experiment": "a.yaml"}).id
+            for _ in range(2)
+        )
+        for run in (dead, ending):
+            client.set_flow_run_state(run, Running(), force=True)
+            client.update_flow_run_labels(run, labels)
+        stages = [
+            client.create_task_run(run_node, dead, dynamic_key=str(n), state=Running()).id
+            for n in range(5)
+        ]
+        read = type(client).read_flow_runs
+
+        def ends_meanwhile(self: SyncPrefectClient, **asked: Any) -> list[FlowRun]:
+            found = read(self, **asked)
+            client.set_flow_run_state(ending, Completed(), force=True)
+            return found
+
+        monkeypatch.setattr(type(client), "read_flow_runs", ends_meanwhile)
+        clear_killed_runs(uuid4(), logging.getLogger("ours"), datetime.datetime.now(datetime.UTC))
+        states = [client.read_task_run(stage).state for stage in stages]
+        assert all(state is not None and state.is_crashed() for state in states)
+        for run, name in ((dead, "Crashed"), (ending, "Completed")):
+            state = client.read_flow_run(run).state
+            assert state is not None
+            assert state.name == name

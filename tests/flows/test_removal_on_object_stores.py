@@ -11,6 +11,7 @@ from permafrost.flows.garbage import collect
 from permafrost.flows.runs import RunRecord, write_run
 from permafrost.storage import replica
 from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.drafts import STALE_S
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.gate import pass_gate, removing
@@ -101,6 +102,9 @@ def killed_gc(machines: Machines, step: int) -> tuple[bool, int]:
     home = machines.new()
     for store in all_stores(home):
         assert verify(store, SilentProgress()) == [], step
+    assert not collect(home, []).leftovers, "they may be of a publication that is under way"
+    for key in machines.server.objects:
+        machines.server.times[key] = time.time() - STALE_S - 60
     found = collect(home, [])
     assert found.remove() == {}
     assert machines.left() == set(KEPT), step
@@ -128,6 +132,10 @@ def test_files_that_a_run_uploads_right_now_are_no_leftovers(machines: Machines)
     ArtifactStore(machines.new()).remove(UNUSED.ref)
     key = f"bucket/lab/artifacts/{UNUSED.ref}/numbers.bin"
     machines.server.store(key, b"so far")
+    home = machines.new()
+    assert collect(home, []).leftovers == (), "of a copy, for example, which no run records"
+    machines.server.times[key] = time.time() - STALE_S - 60
+    assert [str(ref) for ref in collect(machines.new(), []).leftovers] == [str(UNUSED.ref)]
     begun(machines.new(), "mine", [str(UNUSED.ref)])
     home = machines.new()
     assert [s.store_id for s in collect(home, []).stores] == [IDENTITY.store_id]

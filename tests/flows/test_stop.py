@@ -137,6 +137,38 @@ def test_a_handler_of_somebody_else_does_not_hide_the_signal() -> None:
     assert err.startswith("stopped by SIGTERM")
 
 
+def test_a_second_sigterm_interrupts_no_last_act() -> None:
+    """Prefect's worker passes on what its run was told already, and outside Prefect's own handler waits."""
+    program = Program(
+        """
+        with STOP.orderly():
+            say("ready")
+            while True:
+                STOP.check()
+        """,
+        before="""
+import signal, time
+from permafrost.flows.stopping import STOP
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def tell():
+    print("telling", flush=True)
+    time.sleep(0.3)
+    print("told", flush=True)
+
+signal.signal(signal.SIGTERM, interrupt)
+act = STOP.last_act(tell, 1.0)
+act.__enter__()
+""",
+    )
+    program.signal(signal.SIGTERM)
+    program.wait_for("telling")
+    code, out, err, _ = program.send(signal.SIGTERM)
+    assert (code, out, "Traceback" in err) == (143, "told\n", False)
+
+
 def test_a_second_ctrl_c_leaves_at_once() -> None:
     wait = 'STOP._asked.wait(); say("heard"); time.sleep(60)'
     body = STUCK.format(wait=wait).replace(

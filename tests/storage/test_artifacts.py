@@ -2,17 +2,18 @@ import errno
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from permafrost.storage.artifacts import (
-    STALE_DRAFT_S,
     ArtifactRef,
     ArtifactSpec,
     ArtifactStore,
     parse_ref,
 )
+from permafrost.storage.drafts import DRAFT_PREFIX, RUNNING_S, STALE_S
 from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
 from permafrost.storage.sealed import sealed_bytes
 from tests.storage.small_store import flip, snapshot
@@ -241,11 +242,22 @@ def test_a_removal_that_is_killed_leaves_a_draft_and_no_artifact(
 
 def test_only_drafts_that_no_run_can_own_are_stale(store: ArtifactStore) -> None:
     with store.publishing(SPEC, {}) as draft:
-        assert store.stale_drafts() == []
-        assert list(store.all()) == []
-        old = draft.folder.stat().st_mtime - STALE_DRAFT_S - 10
-        os.utime(draft.folder, (old, old))
-        assert store.stale_drafts() == [draft.folder]
+        _aged(draft.folder, 400 * 24 * 3600)
+        assert store.stale_drafts() == [], "its process lives, however long it takes"
+        elsewhere = draft.folder.with_name(f"{DRAFT_PREFIX}{SPEC.ref.key}-00000000.7.7-ab")
+        checkpoint = draft.folder.with_name(f"{DRAFT_PREFIX}{SPEC.ref.key}-checkpoint")
+        for path, limit_s in ((elsewhere, RUNNING_S), (checkpoint, STALE_S)):
+            path.mkdir()
+            _aged(path, limit_s - 60)
+            assert store.stale_drafts() == []
+            _aged(path, limit_s + 60)
+            assert store.stale_drafts() == [path]
+            path.rmdir()
+
+
+def _aged(path: Path, age_s: float) -> None:
+    then = time.time() - age_s
+    os.utime(path, (then, then))
 
 
 def test_a_reference_reads_back_from_its_text() -> None:

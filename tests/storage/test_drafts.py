@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,19 @@ def test_only_dead_drafts_of_one_destination_are_removed(tmp_path: Path, dead_na
     (tmp_path / of["out"] / "model.safetensors").write_bytes(b"half of it")
     assert remove_dead_drafts_of(tmp_path / "out") == 1
     assert remove_dead_drafts_of(tmp_path / "nowhere" / "out") == 0
+
+
+def test_a_folder_that_goes_while_drafts_are_looked_for_is_no_error(
+    tmp_path: Path, dead_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python before 3.13 raises, where another process ends its checkpoint or its draft."""
+    (tmp_path / dead_name).touch()
+    glob = Path.glob
+
+    def interrupted(self: Path, pattern: str) -> Iterator[Path]:
+        yield from glob(self, pattern)
+        raise FileNotFoundError("gone")
+
+    monkeypatch.setattr(Path, "glob", interrupted)
+    assert remove_drafts_of_dead_processes(tmp_path) == 1
+    assert not (tmp_path / dead_name).exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from permafrost.storage import lease
+from permafrost.storage.drafts import owner
 from permafrost.storage.errors import StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
@@ -23,6 +24,14 @@ def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> st
     key = f"bucket/lab/features/{store.store_id}/writer.lease"
     server.store(key, json.dumps({"renewed": "long ago", **holder}).encode())
     return key
+
+
+def ended_holder() -> dict[str, object]:
+    """What a process of this machine that has ended wrote into its lease."""
+    code = "from permafrost.storage.drafts import owner; print(owner())"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    process = said.stdout.strip()
+    return {"pid": int(process.split(".")[1]), "host": socket.gethostname(), "process": process}
 
 
 def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path: Path) -> None:
@@ -43,11 +52,22 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     small = filled(tmp_path)
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    put_lease(server, small.store, pid=child.pid, host=socket.gethostname())
+    put_lease(server, small.store, **ended_holder())
     with writing(small.store):
         pass
+
+
+def test_a_process_of_another_machine_of_the_same_name_is_not_held_for_dead(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    """Clones of one image, and containers in the network of their host, have one name."""
+    small = filled(tmp_path)
+    holder = ended_holder()
+    _, pid, started = str(holder["process"]).split(".")
+    for process in (f"00000000.{pid}.{started}", "", "1", 5):
+        put_lease(server, small.store, **{**holder, "process": process})
+        with pytest.raises(StoreBusyError, match="being written by process"), writing(small.store):
+            pass
 
 
 def test_a_lease_of_another_machine_holds_until_it_is_old(
@@ -100,7 +120,10 @@ def test_a_holder_whose_number_is_damaged_counts_as_alive(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     small = filled(tmp_path)
-    put_lease(server, small.store, pid=2**80, host=socket.gethostname())
+    place = owner().partition(".")[0]
+    put_lease(
+        server, small.store, pid=2**80, host=socket.gethostname(), process=f"{place}.{2**80}.1"
+    )
     with pytest.raises(StoreBusyError, match=f"process {2**80} on "), writing(small.store):
         pass
 
@@ -125,3 +148,20 @@ def test_a_writer_that_lost_its_lease_commits_nothing_more(
             writer.commit(sealed)
     assert len([k for k in keys(server) if "/segments/" in k]) == n_before
     assert key in server.objects, "the other's lease is not ours to delete"
+
+
+def test_a_writer_that_could_not_renew_in_time_commits_nothing_more(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when every answer is waited for, or the process is halted: nothing has told it of a loss."""
+    small = filled(tmp_path)
+    clock = [0.0]
+    monkeypatch.setattr(lease, "_now", lambda: clock[0])
+    with writing(small.store) as writer:
+        sealed = draft_of(writer, 0, [], {}).seal()
+        clock[0] = lease.TTL_S - lease.LAST_S - 1
+        writer.require_lease()
+        clock[0] = lease.TTL_S - lease.LAST_S + 1
+        with pytest.raises(StoreBusyError, match=r"was lost \(not renewed for 151 s\)"):
+            writer.commit(sealed)
+    assert [k for k in keys(server) if k.endswith("writer.lease")], "another one's by now"

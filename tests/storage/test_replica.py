@@ -354,3 +354,23 @@ def test_a_removal_that_is_cut_short_leaves_nothing_here_that_is_not_there(
     with store.publishing(spec, {}) as draft:
         (draft.folder / "weights.bin").write_bytes(b"w")
     assert store.problems(spec.ref) == []
+
+
+def test_a_home_that_is_opened_leaves_alone_what_another_process_is_publishing(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = machine(tmp_path, "first")
+    put, found = replica.Replica.put, list[set[str]]()
+
+    def opened_meanwhile(self: replica.Replica, source: Path, target: Path) -> str:
+        machine(tmp_path, "first")
+        found.append({path.name for path in source.parent.iterdir()})
+        return put(self, source, target)
+
+    monkeypatch.setattr(replica.Replica, "put", opened_meanwhile)
+    artifacts, spec = ArtifactStore(home), ArtifactSpec(stage="fit", config={"lr": 0.1})
+    with artifacts.publishing(spec, {}) as draft:
+        for name in ("one", "two"):
+            (draft.folder / name).write_bytes(b"x")
+    assert found == [{"one", "two", "artifact.json"}] * 3
+    assert artifacts.problems(spec.ref) == []

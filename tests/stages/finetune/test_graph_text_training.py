@@ -137,9 +137,16 @@ def test_a_stopped_training_goes_on_with_the_result_it_would_have_had(
     again = finetune(config, data, Seen(), checkpoint=file)
     assert steps[0] == after, "of 3 steps an epoch"
     assert sum(steps) == 6
-    assert not file.exists()
-    assert all(torch.equal(again.state[k], whole.state[k]) for k in whole.state), "bitwise"
-    assert (again.history, again.log, again.aligned) == (whole.history, whole.log, whole.aligned)
+    steps.clear()
+    over = finetune(config, data, Seen(), checkpoint=file)
+    assert steps == [6, 0], "killed before the result was saved"
+    for found in (again, over):
+        assert all(torch.equal(found.state[k], whole.state[k]) for k in whole.state), "bitwise"
+        assert (found.history, found.log, found.aligned) == (
+            whole.history,
+            whole.log,
+            whole.aligned,
+        )
 
 
 def test_defaults_train_until_dev_stops_improving(pair: Pairs) -> None:

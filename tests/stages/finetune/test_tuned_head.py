@@ -264,12 +264,13 @@ def test_one_that_is_killed_goes_on_where_it_was(own: Own, tmp_path: Path, train
         with pytest.raises(Stopped):
             finetune_head(wanted, data_of(reader), reader, Stopping(n_steps), checkpoint=file)
         assert file.exists()
-    found = tuned(own("llama"), wanted, checkpoint=file)
-    assert not file.exists()
-    assert all(torch.equal(v, found.fit.state[n]) for n, v in expected.fit.state.items())
-    assert expected.backbone.keys() == found.backbone.keys()
-    assert all(torch.equal(v, found.backbone[n]) for n, v in expected.backbone.items())
-    assert found.fit.log == expected.fit.log
+    # The second time it was killed before the result was saved.
+    for _ in range(2):
+        found = tuned(own("llama"), wanted, checkpoint=file)
+        assert all(torch.equal(v, found.fit.state[n]) for n, v in expected.fit.state.items())
+        assert expected.backbone.keys() == found.backbone.keys()
+        assert all(torch.equal(v, found.backbone[n]) for n, v in expected.backbone.items())
+        assert found.fit.log == expected.fit.log
 
 
 @pytest.mark.parametrize("train", sorted(TUNINGS))

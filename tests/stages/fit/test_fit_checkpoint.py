@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from permafrost.stages.fit import FitConfig, OptimConfig, fit
 from permafrost.stages.heads import GlotHead, MeanHead, MlpHead
@@ -61,7 +62,11 @@ def _resumed(config, data, path, *stops, to_beat=None):
     counts = _Counts()
     result = fit(config, data, counts, checkpoint=path, to_beat=to_beat)
     assert counts.done == counts.total
-    assert not path.exists(), "removed at the end"
+    over = _Counts()
+    again = fit(config, data, over, checkpoint=path, to_beat=to_beat)
+    assert (over.steps, over.done) == (0, over.total), "killed before the result was saved"
+    assert (again.history, again.best) == (result.history, result.best)
+    assert all(torch.equal(again.state[name], result.state[name]) for name in result.state)
     return result, counts.steps
 
 
@@ -84,7 +89,7 @@ def test_a_stopped_fit_continues_bit_for_bit(head, stops, left, tmp_path):
     result, steps = _resumed(config, data, path, *stops)
     same_fit(result, fit(config, data, SilentProgress()))
     assert steps == left, "only the epochs that were not complete are trained"
-    assert list(path.parent.iterdir()) == []
+    assert list(path.parent.iterdir()) == [path], "no draft of it"
 
 
 @pytest.mark.parametrize("task", list(PAIR_TASKS))

@@ -183,7 +183,10 @@ def test_a_checkpoint_is_written_after_epochs_or_after_steps_too(
     train_resumably(later, SilentProgress(), file)
     assert (later.history, later.log, later.best) == (whole.history, whole.log, whole.best)
     assert torch.equal(later.kept["w"], whole.kept["w"])
-    assert not file.path.exists()
+    # Who is killed before the result was saved finds the end.
+    over = Trainer(Planted([[0.9]], n_steps=3), Plan(2, 3))
+    train_resumably(over, SilentProgress(), file)
+    assert (over.history, over.log, over.best) == (whole.history, whole.log, whole.best)
 
 
 class StoppedError(Exception):

@@ -46,7 +46,9 @@ def _resumed(run, path, *stops):
     counts = _Counts()
     result = run(counts, file)
     assert counts.done == counts.total
-    assert not path.exists(), "removed at the end"
+    over = _Counts()
+    _same(run(over, file), result)
+    assert (over.steps, over.done) == (0, over.total), "killed before the result was saved"
     return result, counts.steps
 
 
