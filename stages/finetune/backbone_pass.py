@@ -55,9 +55,8 @@ def read_states(
         float32, whatever the backbone's dtype.
     """
     batch = padded_batch(backbone, encoded, recipe)
-    with torch.no_grad():
-        # Through the layer itself, which may scale what it gives out (Gemma).
-        embedded = cast(Tensor, _embedding(backbone)(batch.token_ids))
+    # Through the layer itself, which may scale what it gives out (Gemma), and may be trained (`train: full`).
+    embedded = cast(Tensor, _embedding(backbone)(batch.token_ids))
     if tokens is not None:
         embedded, batch = _with_token(embedded, batch, tokens.to(embedded.dtype), place)
     if width is not None and width > embedded.shape[1]:

@@ -76,7 +76,8 @@ class FinetuneConfig(BaseModel):
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, what is drawn in training, the order of the batches, and the controls."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` is a control: the labels of train and dev are permuted, test is untouched."""
+    """`shuffled` is a control: the labels of train and dev are permuted, test is untouched. Of searches the
+    relevant documents are; the epoch is chosen by dev's true judgements, which favours the control."""
     graphs: Literal["true", "shuffled"] = "true"
     """`shuffled` is a control: every item has the graph of another one, in test too."""
     node_features: Literal["stored", "random"] = "stored"

@@ -139,7 +139,8 @@ def graph_batch(
     node_features = np.zeros((len(label), features.labels.width), np.float32)
     node_features[is_label] = features.labels.take(label[is_label])
     relevance = np.zeros(len(label), np.float32)
-    relevance[has[owner]] = columns.node_relevance[rows]
+    if query != "hidden":  # it is to the text
+        relevance[has[owner]] = columns.node_relevance[rows]
     source, target = ends
     return GraphBatch(
         features=torch.from_numpy(node_features),

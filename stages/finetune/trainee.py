@@ -171,7 +171,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 assert isinstance(loss, VectorLoss)
                 queries, documents = rows.reshape(-1, 2).unbind(1)
                 other = branches[1 - branch] if loss.pairs_across else z
-                value = loss.of(z[queries], other[documents], documents)
+                value = loss.of(z[queries], other[documents], queries, documents)
             total = total + weight * value
         if model.alignment is not None and embedded.described is not None:
             over = model.aligned or (

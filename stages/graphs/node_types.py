@@ -1,6 +1,6 @@
 """The types of nodes, in the numbers of QA-GNN.
 
-A query entity is a node that the query names, an answer entity one that only the answer names. Where there
+An answer entity is a node that the answer names, a query entity one that only the query names. Where there
 are no answers (pairs of a graph and a text, retrieval) the types in use are query entity, other and query
 node.
 """

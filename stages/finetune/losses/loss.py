@@ -80,6 +80,7 @@ class VectorLoss(GraphTextLoss):
         self,
         queries: Float[Tensor, "p d"],
         documents: Float[Tensor, "p d"],
+        query: Int[Tensor, " p"],
         document: Int[Tensor, " p"],
     ) -> Float[Tensor, ""]:
         """The loss of a batch.
@@ -87,6 +88,7 @@ class VectorLoss(GraphTextLoss):
         Args:
             queries: of the pairs.
             documents: of the pairs.
+            query: which query each is, since a query may have several relevant documents.
             document: which document each is, since several queries may have the same.
         """
 

@@ -27,8 +27,8 @@ class RetrievalLoss(VectorLoss):
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """What cosines are divided by."""
     repeated: Literal["left_out", "negative"] = "left_out"
-    """A query's own document, where another query of the batch has it too: it is no negative, or, as printed,
-    it is one."""
+    """What is relevant to a query by another pair of the batch, its own document again or another one: it is
+    no negative, or, as printed, it is one."""
     reduction: Reduction = "sum"
     """Over the queries of a batch."""
     branches: Literal["within", "across"] = "within"
@@ -53,6 +53,7 @@ class RetrievalLoss(VectorLoss):
         self,
         queries: Float[Tensor, "p d"],
         documents: Float[Tensor, "p d"],
+        query: Int[Tensor, " p"],
         document: Int[Tensor, " p"],
     ) -> Float[Tensor, ""]:
         """See `VectorLoss.of`."""
@@ -65,8 +66,8 @@ class RetrievalLoss(VectorLoss):
         logits_QD = cosines_QD / self.temperature
         own = torch.arange(len(queries), device=queries.device)
         if self.repeated == "left_out":
-            is_same = document[:, None] == document
-            is_same.fill_diagonal_(False)
-            logits_QD = logits_QD.masked_fill(is_same, -torch.inf)
+            is_relevant = (document[:, None] == document) | (query[:, None] == query)
+            is_relevant.fill_diagonal_(False)
+            logits_QD = logits_QD.masked_fill(is_relevant, -torch.inf)
         terms = functional.cross_entropy(logits_QD, own, reduction="none")
         return reduced(terms, self.reduction)

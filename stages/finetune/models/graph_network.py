@@ -51,7 +51,13 @@ class GnnOnly(_GraphNetwork):
 
 
 class QaGnn(_GraphNetwork):
-    """The text's vector beside the graph's (QA-GNN); with another encoder, such as RGCN, that baseline."""
+    """The text's vector beside the graph's, as QA-GNN reads out; with another encoder, such as RGCN, that
+    baseline.
+
+    The layers are those of `encoder`: GT2VEC's by default. QA-GNN's own are `softmax: outgoing_times_degree,
+    scale: head, heads: 4, norm: batch, codes: one_hot`, and `relevance: score` where nodes are scored; it has
+    no residual, which ours keep.
+    """
 
     kind: Literal["qa_gnn"] = "qa_gnn"
     readout: GraphReadoutConfig = Field(default_factory=AttentionReadout)

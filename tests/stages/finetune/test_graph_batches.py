@@ -1,5 +1,7 @@
 """Items of a corpus as tensors, against their triples looked up one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,8 @@ def test_a_batch_holds_the_graphs_of_its_items() -> None:
 
 def test_a_hidden_query_leaves_nothing_of_the_text_in_the_graph() -> None:
     corpus = choices()
+    scores = np.linspace(0.1, 0.9, len(corpus.graphs.node_label), dtype=np.float32)
+    corpus = replace(corpus, graphs=replace(corpus.graphs, node_relevance=scores))
     items = np.arange(4)
     graphs = graphs_of(corpus)[items]
     shown, hidden = (
@@ -60,6 +64,8 @@ def test_a_hidden_query_leaves_nothing_of_the_text_in_the_graph() -> None:
     )
     assert hidden.features.equal(shown.features)
     assert not hidden.query_features.any()
+    assert shown.relevance.any()
+    assert not hidden.relevance.any()
     assert not hidden.text_features.any()
     assert set(hidden.node_type.tolist()) == {2, 3} < set(shown.node_type.tolist())
     names = [corpus.relation_names[r] for r in hidden.relation.tolist()]

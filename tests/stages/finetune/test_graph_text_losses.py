@@ -135,7 +135,7 @@ def test_retrieval_is_equation_9_from_query_to_document(tau: float) -> None:
     expected = info_nce(queries, documents, tau)
     for reduction, of in (("sum", 1), ("mean", 5)):
         loss = RetrievalLoss.model_validate({"temperature": tau, "reduction": reduction})
-        found = loss.of(queries, documents, torch.arange(5))
+        found = loss.of(queries, documents, torch.arange(5), torch.arange(5))
         equal(found, expected / of, queries, documents)
 
 
@@ -150,10 +150,23 @@ def test_a_document_of_two_queries_is_a_negative_of_neither() -> None:
         -(of_query[mine] / (n * of_query[0] + of_query[1])).log()
         for of_query, mine, n in zip(powers, own, copies, strict=True)
     ]
-    found = RetrievalLoss().of(queries, twice, which)
+    found = RetrievalLoss().of(queries, twice, torch.arange(3), which)
     equal(found, torch.stack(terms).sum(), queries, documents)
-    printed = RetrievalLoss(repeated="negative").of(queries, twice, which)
+    printed = RetrievalLoss(repeated="negative").of(queries, twice, torch.arange(3), which)
     equal(printed, info_nce(queries, twice, 0.05), queries, documents)
+
+
+def test_another_relevant_document_of_a_query_is_no_negative_of_it() -> None:
+    queries, documents = rows(2, 4), rows(3, 4, seed=1)
+    asked, which = torch.tensor([0, 1, 0]), torch.arange(3)
+    terms: list[Tensor] = []
+    for q, own, left in ((0, 0, (0, 1)), (1, 1, (0, 1, 2)), (0, 2, (1, 2))):
+        powers = {d: (cosine(queries[q], documents[d]) / 0.05).exp() for d in left}
+        terms.append(-(powers[own] / torch.stack(list(powers.values())).sum()).log())
+    found = RetrievalLoss().of(queries[asked], documents, asked, which)
+    equal(found, torch.stack(terms).sum(), queries, documents)
+    printed = RetrievalLoss(repeated="negative").of(queries[asked], documents, asked, which)
+    equal(printed, info_nce(queries[asked], documents, 0.05), queries, documents)
 
 
 def test_every_task_with_graphs_has_a_loss_of_its_own() -> None:
