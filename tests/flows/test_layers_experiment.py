@@ -1,7 +1,7 @@
-import shutil
 """An experiment of FREEZE!'s heads: autoencoders once, pair heads on the latents of every layer."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
