@@ -246,17 +246,17 @@ class ArtifactStore:
             with disk_errors_named(target):
                 for folder in draft.folder.rglob("*/"):
                     sync_folder(folder)
-            if (replica := replica_of(target)) is not None:
-                if replica.exists(target / MANIFEST):
-                    # Another machine was first; its artifact is fetched when it is read.
-                    replica.fetch(target / MANIFEST)
-                    shutil.rmtree(self.checkpoints(ref), ignore_errors=True)
-                    return
-                for name in (*files, MANIFEST):
-                    replica.put(draft.folder / name, target / name)
-            with disk_errors_named(target):
-                _rename(draft.folder, target)
-                sync_folder(target.parent)
+            replica = replica_of(target)
+            if replica is not None and replica.exists(target / MANIFEST):
+                # Another machine was first; its artifact is fetched when it is read.
+                replica.fetch(target / MANIFEST)
+            else:
+                if replica is not None:
+                    for name in (*files, MANIFEST):
+                        replica.put(draft.folder / name, target / name)
+                with disk_errors_named(target):
+                    _rename(draft.folder, target)
+                    sync_folder(target.parent)
             shutil.rmtree(self.checkpoints(ref), ignore_errors=True)
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)

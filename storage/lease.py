@@ -151,6 +151,8 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEWAL_S):
+            if self._why_lost is not None:
+                return
             try:
                 self._tag = self._put({"e_tag": self._tag})
             except (PreconditionError, FileNotFoundError):

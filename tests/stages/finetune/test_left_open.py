@@ -1,6 +1,5 @@
 """Options for what GT2VEC leaves open, each against its formula written out."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,34 +15,17 @@ from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfi
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_batches import RandomRows, graph_batch, graphs_of
 from permafrost.stages.finetune.score import score_finetuned
-from permafrost.stages.finetune.train import build_module, finetune
-from permafrost.stages.finetune.trained import Finetuned, FinetuneResult
+from permafrost.stages.finetune.train import build_module
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.graph_encoders.readouts.mean_module import MeanReadoutModule
 from permafrost.storage.errors import InputError
-from permafrost.storage.progress import SilentProgress
-from tests.stages.extraction.conftest import Pair
-from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, questions, retrieval
-
-Pairs = Callable[[str], Pair]
-CPU = torch.device("cpu")
-GT2VEC: dict[str, object] = {"kind": "gt2vec"}
-CORPORA = {"pairs": pairs, "questions": questions, "retrieval": retrieval}
-
-
-def fit(config: FinetuneConfig, data: FinetuneData) -> FinetuneResult:
-    return finetune(config, data, SilentProgress())
-
-
-def tuned(result: FinetuneResult) -> Finetuned:
-    best = result.best
-    return Finetuned(
-        result.config, result.facts, best.epoch, best.dev_metric, result.state, result.relations
-    )
+from tests.stages.finetune import graph_text_fits
+from tests.stages.finetune.graph_text_fits import CORPORA, CPU, GT2VEC, Pairs, fit, tuned
+from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, retrieval
 
 
 def trainee(config: FinetuneConfig, data: FinetuneData) -> GraphTextTrainee:
-    made = GraphTextTrainee(config, data, build_module(config, data), CPU)
+    made = graph_text_fits.trainee(config, data)
     made.model.eval()
     return made
 
