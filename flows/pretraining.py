@@ -72,6 +72,11 @@ class Pretraining(BaseModel):
             f"pretrain {name}",
             config,
             inputs,
-            run_facts={**read.run_facts, "pretraining": name, "task": self.task},
+            run_facts={
+                **read.run_facts,
+                "pretraining": name,
+                "task": self.task,
+                "recipe": self.latents.recipe,
+            },
             after=after,
         )

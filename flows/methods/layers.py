@@ -1,6 +1,5 @@
 """Heads on the latents of every layer (FREEZE!): `kind: layers`."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
@@ -14,17 +13,13 @@ from permafrost.flows.methods.method import LayersHead
 from permafrost.flows.nodes.evaluating import Evaluate
 from permafrost.flows.nodes.latents import Latents, latents
 from permafrost.flows.nodes.pretraining import pretrained_config
-from permafrost.flows.nodes.reading import arrays_of
+from permafrost.flows.nodes.reading import arrays_of, stores_of
 from permafrost.flows.nodes.resuming import device_checkpoint
 from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
-from permafrost.stages.extraction.capture import (
-    ArrayName,
-    Index,
-)
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.choice import choose
@@ -193,7 +188,12 @@ class LayersMethod(EvaluatedMethod):
         if self.encoders is not None:
             node = upstream.pretraining(self.encoders)
             inputs.append(Input(name="encoders", ref=node.id, loader=loaders.AUTOENCODERS))
-            run_facts["encoders"] = {"config": node.config, "arrays": arrays_of(node)}
+            run_facts["encoders"] = {
+                "config": node.config,
+                "arrays": arrays_of(node),
+                "stores": stores_of(node),
+                "recipes": [self.latents.recipe, node.run_facts["recipe"]],
+            }
         label = f"{cell.method} · {cell.task} · seed {cell.seed}"
         fits = [
             FitLayers.node(
@@ -293,22 +293,24 @@ class FitLayers(Stage):
         config, label_range = _fit_config(node)
         require_pairs(context.corpus(node.input("corpus")), label_range)
         if (given := node.run_facts.get("encoders")) is not None:
+            if stores_of(node) != tuple(given["stores"]):
+                own, theirs = map(quoted, given["recipes"])
+                raise InputError(
+                    f"the head reads latents of the recipe {own}, but its encoders were pretrained on those "
+                    f"of {theirs}; give both the same"
+                )
             pretrained = pretrained_config(given["config"])
-            require_encoders(config, _layers(arrays_of(node)), pretrained, _layers(given["arrays"]))
+            require_encoders(config, arrays_of(node), pretrained, given["arrays"])
         elif (sizes := config.head.encoder_sizes) is not None:
             sizes.by_layer(len(arrays_of(node)))
-
-
-def _layers(arrays: Sequence[str]) -> list[Index]:
-    return [ArrayName.parse(array).index for array in arrays]
 
 
 def _for_layers(pretrained: "PretrainedEncoders", node: Node) -> "PretrainedEncoders":
     """Those of the layers that a fit reads."""
     from permafrost.stages.freeze.pretrained_layers import places_of
 
-    theirs = _layers(node.run_facts["encoders"]["arrays"])
-    places = places_of(_layers(arrays_of(node)), theirs)
+    theirs = node.run_facts["encoders"]["arrays"]
+    places = places_of(arrays_of(node), theirs)
     return pretrained if len(places) == len(theirs) else pretrained.of_layers(places)
 
 

@@ -72,10 +72,12 @@ class PretrainClassifiers(Stage):
 
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
+        from permafrost.stages.freeze.layerwise import held_out_pairs
         from permafrost.stages.freeze.pair_classifiers import labelled_pairs
 
-        labelled_pairs(context.corpus(node.input("corpus")))
         config = _classifier_config(node.config)
+        pairs = labelled_pairs(context.corpus(node.input("corpus")))
+        held_out_pairs(pairs.pairs, config.dev_share, config.seed)
         config.encoders.by_layer(len(arrays_of(node)))
 
 

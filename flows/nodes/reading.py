@@ -48,8 +48,7 @@ def corpus_input(node: Node, name: str = "corpus") -> Input:
 
 def stores(node: Node, context: RunContext) -> list[FeatureStore]:
     """The feature stores that a node reads, each once, in order."""
-    names = dict.fromkeys(i.ref.split("/")[1] for i in node.inputs_named(_NAME))
-    return [open_store(context.home, name) for name in names]
+    return [open_store(context.home, name) for name in stores_of(node)]
 
 
 def features(node: Node, context: RunContext) -> list[StoredFeatures]:
@@ -75,6 +74,11 @@ def readers(
         a: open_reader(store, a, of.digests, budget_bytes=budget, tokens=tokens, texts=of.texts)
         for a in names
     }
+
+
+def stores_of(node: Node) -> tuple[str, ...]:
+    """The feature stores that a node reads, each once, in order, by id or name."""
+    return tuple(dict.fromkeys(i.ref.split("/")[1] for i in node.inputs_named(_NAME)))
 
 
 def arrays_of(node: Node) -> tuple[str, ...]:

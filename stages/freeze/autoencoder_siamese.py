@@ -38,7 +38,7 @@ class AutoencoderSiameseHead(AutoencodedHead):
         """See `LayerwiseSiamese`."""
         from torch import nn
 
-        from permafrost.stages.freeze.encoders import Dropout, autoencoder_encoders
+        from permafrost.stages.freeze.encoders import Dropout, activation, autoencoder_encoders
         from permafrost.stages.freeze.pair_heads import LayerwiseSiamese
         from permafrost.stages.heads.initialise import linear
 
@@ -49,7 +49,7 @@ class AutoencoderSiameseHead(AutoencodedHead):
                 linear(d_in, self.hidden, generator),
                 nn.LayerNorm(self.hidden),
                 Dropout(self.dropout, generator),
-                nn.GELU(),
+                activation(self.encoders),
             ]
         mlp = nn.Sequential(*layers, linear(self.hidden, 1, generator))
         return LayerwiseSiamese(encoders, mlp, self.output)

@@ -1,6 +1,6 @@
 """How the codes of all layers become one vector of a text.
 
-Source: FREEZE!, 4.3 and 5.2. Axes: n texts, l layers, c width of a code, e of an embedding.
+Source: FREEZE!, 4.3. Axes: n texts, l layers, c width of a code, e of an embedding.
 """
 
 from collections.abc import Sequence

@@ -51,8 +51,8 @@ class AutoencoderConfig(_Config):
 
 
 class ClassifierConfig(_Config):
-    """How encoders are pretrained to tell the relation of two texts, as the notebooks do on SNLI: a linear
-    map to the classes from a layer's two codes and their difference, side by side."""
+    """How encoders are pretrained to tell the relation of two texts, as the notebooks do on SNLI: by a
+    perceptron on a layer's two codes and their difference, side by side."""
 
     joined: ClassVar[None] = None
     """Every layer is trained for itself."""
@@ -60,7 +60,7 @@ class ClassifierConfig(_Config):
     encoders: EncoderSizes = EncoderSizes()
     """Widths of the codes."""
     lr: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
-    """Learning rate of every layer."""
+    """Learning rate of the first layer; layer i of L, from 0, has lr * (1 + i / L)."""
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Of the optimiser."""
     batch_size: int = Field(default=64, ge=1, le=MAX_STEPS)
@@ -68,7 +68,8 @@ class ClassifierConfig(_Config):
     max_epochs: int = Field(default=50, ge=1, le=MAX_STEPS)
     """Passes over the pairs; each layer keeps its own best."""
     dev_share: float = Field(default=0.05, gt=0, lt=1)
-    """Share of the train pairs that is held out to choose each layer's epoch."""
+    """Share of the train pairs that is held out to choose each layer's epoch; whole first texts with all
+    their pairs, and what else shares a text with these is not trained on."""
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, dropout, the held-out pairs and the order of the batches."""
     scale: Scale = "none"

@@ -40,7 +40,7 @@ class EncoderSizes(LaterFields):
     """Blocks of the middle width in the encoder of every layer, in order; one in each if not given. Decoders
     have one."""
     activation: Literal["gelu", "silu"] = "gelu"
-    """After every block; the notebooks have SiLU for Qwen."""
+    """After every block, also of the MLP of `autoencoder_siamese`; the notebooks have SiLU for Qwen."""
     inner: Literal["mean", "latent"] = "mean"
     """Width of middle blocks: the mean of a latent's and a code's, or a latent's, as in the encoders that
     the notebooks train on SNLI."""

@@ -173,6 +173,11 @@ def _groups(sizes: EncoderSizes, n_layers: int) -> list[tuple[int, LayerSize]]:
 _ACTIVATIONS = {"gelu": nn.GELU, "silu": nn.SiLU}
 
 
+def activation(sizes: EncoderSizes) -> nn.Module:
+    """That of encoders, and of what is trained on top of them."""
+    return _ACTIVATIONS[sizes.activation]()
+
+
 def _block(
     n: int, d_in: int, d_out: int, sizes: EncoderSizes, draw: torch.Generator
 ) -> list[nn.Module]:
@@ -180,7 +185,7 @@ def _block(
         xavier_linear(n, d_in, d_out, draw),
         StackedNorm(n, d_out),
         Dropout(sizes.dropout, draw),
-        _ACTIVATIONS[sizes.activation](),
+        activation(sizes),
     ]
 
 

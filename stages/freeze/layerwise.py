@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from permafrost.stages.freeze.encoders import PretrainedEncoders
+from permafrost.storage.errors import InputError
 
 
 class LayerwiseAdamW(torch.optim.AdamW):
@@ -61,9 +63,41 @@ def keep_layers(model: PretrainedEncoders, kept: dict[str, Tensor], layers: Sequ
             kept[names[id(parameter)]][row].copy_(parameter[row])
 
 
+def rates_by_layer(lr: float, n_layers: int) -> list[float]:
+    """Learning rate of layer i of L, from 0: lr * (1 + i / L), as in FREEZE!'s notebooks."""
+    return [lr * (1 + layer / n_layers) for layer in range(n_layers)]
+
+
 def held_out(n: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices to train on and those held out, both sorted; of two or more, at least one each."""
     n_dev = min(max(1, round(share * n)), n - 1)
     # A separate random stream, so that the split is not the permutation that orders the batches.
     order = np.random.default_rng([seed, 1 << 32]).permutation(n)
     return np.sort(order[n_dev:]), np.sort(order[:n_dev])
+
+
+def held_out_pairs(
+    pairs: Int64[np.ndarray, "n 2"], share: float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices of pairs to train on and of those held out, both sorted; no text is on both sides.
+
+    First texts are drawn, and all their pairs held out, until these are the share. Other pairs that have a
+    text of a held-out pair are on neither side.
+
+    Raises:
+        InputError: nothing is left to train on.
+    """
+    firsts, counts = np.unique(pairs[:, 0], return_counts=True)
+    order = np.random.default_rng([seed, 1 << 32]).permutation(len(firsts))
+    # The fewest first texts whose pairs are the share.
+    enough = int(np.searchsorted(np.cumsum(counts[order]), share * len(pairs))) + 1
+    is_dev = np.isin(pairs[:, 0], firsts[order[:enough]])
+    is_seen = np.isin(pairs, pairs[is_dev]).any(axis=1)
+    train, dev = np.flatnonzero(~is_seen), np.flatnonzero(is_dev)
+    if not len(train):
+        raise InputError(
+            f"each of the {len(pairs)} train pairs shares a text with the {len(dev)} that were to be held "
+            f"out (dev_share {share}), so that none is left to train on; lower dev_share, or give pairs of "
+            "other texts"
+        )
+    return train, dev

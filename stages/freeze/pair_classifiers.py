@@ -1,8 +1,9 @@
 """Encoders of every layer, pretrained to tell the relation of two texts.
 
 Source: FREEZE!'s released notebooks, which train encoders on 10,000 random pairs of SNLI and MultiNLI: the
-codes u and v of two texts, [u ; v ; u - v], and a linear map to the three classes. Layers share nothing, and
-each is kept at its own best epoch on held-out pairs.
+codes u and v of two texts, [u ; v ; u - v], and a perceptron with one hidden layer of the same width to the
+three classes. Layers share nothing. We differ: each is kept at its own best epoch on held-out pairs, where
+the notebooks train on all pairs and keep the last epoch; batches are not cut.
 Axes: n pairs, l layers, d width of a latent, k classes.
 """
 
@@ -29,26 +30,32 @@ from permafrost.stages.freeze.encoders import (
     ByLayer,
     LayerGroups,
     PretrainedEncoders,
-    StackedLinear,
+    activation,
     autoencoder_encoders,
     copy_layers,
     dropout_states,
     load_dropout_states,
     rows_by_layer,
+    xavier_linear,
 )
 from permafrost.stages.freeze.latents import LEAST, gather
-from permafrost.stages.freeze.layerwise import LayerwiseAdamW, held_out, keep_layers
+from permafrost.stages.freeze.layerwise import (
+    LayerwiseAdamW,
+    held_out_pairs,
+    keep_layers,
+    rates_by_layer,
+)
 from permafrost.stages.freeze.pretrained import load_autoencoders
 from permafrost.stages.freeze.scaling import scaling
 from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from permafrost.storage.progress import Progress
 
 RECORD, STATE = "classifiers.json", "classifiers.safetensors"
-FORMAT = 1
+FORMAT = 2
 
 
 class LayerClassifiers(PretrainedEncoders):
-    """One encoder and one linear map per layer."""
+    """One encoder and one perceptron per layer."""
 
     def __init__(
         self,
@@ -62,19 +69,26 @@ class LayerClassifiers(PretrainedEncoders):
         self.sizes, self.n_classes, self.up = sizes, n_classes, None
         self.encoders = autoencoder_encoders(sizes, n_layers, d_model, generator)
         groups = zip(self.encoders.groups.sizes, self.encoders.widths, strict=True)
-        maps = [StackedLinear(n, 3 * width, n_classes, generator) for n, width in groups]
-        self.maps = LayerGroups(self.encoders.groups.sizes, maps)
+        perceptrons = [
+            nn.Sequential(
+                xavier_linear(n, 3 * width, 3 * width, generator),
+                activation(sizes),
+                xavier_linear(n, 3 * width, n_classes, generator),
+            )
+            for n, width in groups
+        ]
+        self.perceptrons = LayerGroups(self.encoders.groups.sizes, perceptrons)
 
     def forward(
         self, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]
     ) -> Float[Tensor, "l n k"]:
         """Logits of the classes, of each layer."""
         pairs = zip(self.encoders(a), self.encoders(b), strict=True)
-        return torch.cat(self.maps([torch.cat([u, v, u - v], dim=-1) for u, v in pairs]))
+        return torch.cat(self.perceptrons([torch.cat([u, v, u - v], dim=-1) for u, v in pairs]))
 
     def by_layer(self) -> ByLayer:
         """For each layer the parameters that it is part of, and its row in them."""
-        return rows_by_layer(self.encoders.groups, self.maps)
+        return rows_by_layer(self.encoders.groups, self.perceptrons)
 
     def of_layers(self, layers: Sequence[int]) -> "LayerClassifiers":
         """Copies of those of some layers, by their place from 0, ascending."""
@@ -189,7 +203,7 @@ def pretrain_classifiers(
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
 ) -> ClassifierResult:
-    """Train every layer's encoder and linear map, and keep its best epoch by cross-entropy on held-out pairs.
+    """Train every layer's encoder and perceptron, and keep its best epoch by cross-entropy on held-out pairs.
 
     Args:
         config: sizes and training.
@@ -200,6 +214,7 @@ def pretrain_classifiers(
         checkpoint: if a killed fit left it, that fit is resumed, with the result it would have had.
 
     Raises:
+        InputError: see `held_out_pairs`.
         PermafrostError: a loss is not finite.
         CorruptDataError: the checkpoint is damaged.
     """
@@ -230,7 +245,7 @@ class ClassifierTrainee(Trainee[LayerClassifiers, NDArray[np.int64]]):
     ) -> None:
         self.config, self.latents, self.pairs, self.device = config, latents, pairs, device
         n_layers, d_model = latents.shape[1:]
-        self.train, self._dev = held_out(len(pairs.pairs), config.dev_share, config.seed)
+        self.train, self._dev = held_out_pairs(pairs.pairs, config.dev_share, config.seed)
         draw = torch.Generator().manual_seed(config.seed)
         model = LayerClassifiers(config.encoders, n_layers, d_model, pairs.n_classes, draw)
         self.model = model.to(device)
@@ -240,7 +255,7 @@ class ClassifierTrainee(Trainee[LayerClassifiers, NDArray[np.int64]]):
         self.scaling.fit(
             lambda: (gather(latents, part, device) for part in np.array_split(texts, n_parts))
         )
-        rates = [config.lr] * n_layers
+        rates = rates_by_layer(config.lr, n_layers)
         self.optimizer = LayerwiseAdamW(model, rates, config.weight_decay)
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 Source: FREEZE!, 4.2.3. The autoencoders share nothing: their losses are summed only so that one backward pass
 computes all gradients, each layer has its own learning rate, and each keeps its own best epoch. We differ:
-the notebooks keep the last epoch, do not shuffle the texts, and drop the last partial batch.
+the notebooks keep the last epoch, train on all texts, and drop the last partial batch.
 Axes: n texts, m other texts, l layers, d d_model.
 """
 
@@ -24,7 +24,12 @@ from permafrost.stages.freeze.encoders import (
     load_dropout_states,
 )
 from permafrost.stages.freeze.latents import LEAST, gather
-from permafrost.stages.freeze.layerwise import LayerwiseAdamW, held_out, keep_layers
+from permafrost.stages.freeze.layerwise import (
+    LayerwiseAdamW,
+    held_out,
+    keep_layers,
+    rates_by_layer,
+)
 from permafrost.stages.freeze.pretrained import AutoencoderResult, ErrorsElsewhere, LayerEpoch
 from permafrost.stages.freeze.scaling import StandardFeatures, scaling
 from permafrost.storage.errors import InputError, PermafrostError
@@ -121,7 +126,7 @@ class AutoencoderTrainee(Trainee[LayerAutoencoders, NDArray[np.int64]]):
         self.scaling = scaling(config.scale, n_layers, d_model).to(device)
         parts = np.array_split(train, len(self.batches(1)))
         self.scaling.fit(lambda: (gather(latents, part, device) for part in parts))
-        rates = [config.lr * (1 + layer / n_layers) for layer in range(n_layers)]
+        rates = rates_by_layer(config.lr, n_layers)
         shared = () if self.model.up is None else tuple(self.model.up.parameters())
         self.optimizer = LayerwiseAdamW(self.model, rates, config.weight_decay, shared)
 

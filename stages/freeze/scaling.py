@@ -1,6 +1,6 @@
 """Latents as a head or autoencoders see them: as they are, centred, or standardised.
 
-Source: FREEZE!, 5.2, finds no help in standardising and does not say along which axis; its released GPT-2
+Source: FREEZE!, 3.2, finds no help in standardising and does not say along which axis; its released GPT-2
 notebooks centre the residual stream, as transformer_lens does by default. Axes: n texts, l layers, d d_model.
 """
 

@@ -2,7 +2,8 @@
 
 Source: FREEZE!'s released code has an MLP over the scores of encoders that were each trained alone, one for
 each layer. Such a score is a function of the cosine of two codes, so that an MLP on the cosines is one on
-the scores. We differ as `CosineMlp` does: cosines are standardised, by train's mean and deviation.
+the scores. We differ: the codes are not trained further, cosines are standardised by train's mean and
+deviation, and the MLP has one hidden layer, where the released one has three.
 Axes: n texts, h heads, l layers that a head reads, d d_model, e width of a code.
 """
 

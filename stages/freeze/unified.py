@@ -18,7 +18,7 @@ class UnifiedHead(AutoencodedHead):
     """One embedding per text from the codes of all layers; the similarity is their cosine.
 
     Our own variant, beside `unified_projection`, which is the paper's (FREEZE!, 4.3). `attention` is what the
-    paper tried over the codes (5.2), whose details it does not give; `weights` is what its released notebook
+    paper tried over the codes (4.3), whose details it does not give; `weights` is what its released notebook
     has, on codes that are projected there.
     """
 

@@ -1,17 +1,17 @@
 """Correlation of each layer's plain cosines with the labels of graded pairs, on every split.
 
-Source: FREEZE!, figure 1, which shows Pearson on the training pairs. We differ: Spearman, dev and test stand
-beside it, and no layer is chosen.
+Source: FREEZE!, figure 1, which shows Pearson on the training pairs; its notebooks for GPT-2 centre latents.
+We differ: Spearman, dev and test stand beside it, and no layer is chosen.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.stages.probes.curves import Point, ProbeCurves
@@ -20,10 +20,15 @@ from permafrost.stages.scoring.similarity import require_graded
 from permafrost.storage.progress import Progress
 
 _CORRELATIONS = {"Pearson": pearson, "Spearman": spearman}
+_ROUNDING = 1e-12
+"""Cosines of float32 vectors that differ by less count as equal."""
 
 
 class RawCosineConfig(PooledLayers):
     """Whose vectors are compared."""
+
+    scale: Literal["none", "centred"] = "none"
+    """`centred`: every vector minus the mean of its own numbers, first."""
 
 
 def probe_raw_cosine(
@@ -37,7 +42,10 @@ def probe_raw_cosine(
     require_graded(corpus)
     sizes = prompt_features[0].sizes
     points: list[Point] = []
-    for layer, vectors in stored_vectors(config, prompt_features, progress):
+    for layer, stored in stored_vectors(config, prompt_features, progress):
+        vectors = stored.astype(np.float64)
+        if config.scale == "centred":
+            vectors -= vectors.mean(axis=1, keepdims=True)
         for split in corpus.splits:
             pairs = corpus.split(split)
             first, second = (pairs.column(c).to_numpy() for c in ("text", "text_pair"))
@@ -49,7 +57,7 @@ def probe_raw_cosine(
                     "share",
                     place(layer, sizes),
                     str(layer),
-                    correlate(cosines, labels),
+                    correlate(cosines, labels) if np.ptp(cosines) > _ROUNDING else 0.0,
                 )
                 for name, correlate in _CORRELATIONS.items()
             ]
@@ -57,10 +65,11 @@ def probe_raw_cosine(
 
 
 def _cosines(
-    vectors: Vectors, first: NDArray[np.int64], second: NDArray[np.int64]
+    vectors: Float64[np.ndarray, "n_texts d"],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
 ) -> Float64[np.ndarray, " n"]:
     """Of pairs of rows; a vector of zeros has the cosine 0 with any other."""
-    wide = vectors.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    unit = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return np.einsum("pd,pd->p", unit[first], unit[second])

@@ -74,6 +74,40 @@ def test_wrong_experiments_say_what_is_wrong(
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"methods.pretrained.latents": "{at: mean}"},
+            "reads pooled/hidden_mean/1, for which there is no pretrained encoder (there are those of "
+            "pooled/hidden_last/1, pooled/hidden_last/2,",
+        ),
+        (
+            {"pretrainings.encoders.latents": "{at: sum}"},
+            "reads pooled/hidden_last/1, for which there is no pretrained encoder (there are those of "
+            "pooled/hidden_sum/1,",
+        ),
+        (
+            {"recipes.two": "plain:bos=added", "methods.pretrained.latents": "{recipe: two}"},
+            "reads latents of the recipe 'two', but its encoders were pretrained on those of 'default'",
+        ),
+        (
+            {"methods.pretrained.scale": "centred"},
+            "reads latents with scale centred, but the encoders were pretrained on those with scale none",
+        ),
+    ],
+)
+def test_a_head_does_not_start_from_encoders_of_other_latents(
+    files: dict[str, str], tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    """Codes of the right width are no sign that encoders have ever seen what they are given."""
+    path, home = write(tmp_path / "experiment.yaml", experiment(files)), tmp_path / "home"
+    with pytest.raises(InputError) as caught:
+        run_serially(path, home, [f"{field}={value}" for field, value in change.items()])
+    assert says in str(caught.value)
+    assert not [*home.glob("artifacts/*")]
+
+
 def test_heads_start_from_a_sum_and_from_classified_pairs(
     files: dict[str, str], tmp_path: Path
 ) -> None:

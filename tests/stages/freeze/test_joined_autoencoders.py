@@ -26,7 +26,7 @@ from tests.stages.freeze.planted_pairs import D_MODEL, N_LAYERS, make_latents
 QUIET = SilentProgress()
 SIZES = EncoderSizes(early=3, late=5, dropout=0.0)
 WIDTH = 7
-LAYERS = tuple(range(1, N_LAYERS + 1))
+ARRAYS = [f"pooled/hidden_last/{layer}" for layer in range(1, N_LAYERS + 1)]
 
 
 def _config(**settings) -> AutoencoderConfig:
@@ -125,9 +125,9 @@ def test_what_does_not_fit_the_sum_is_refused():
     with pytest.raises(
         InputError, match="embeddings of 6 numbers, but the pretrained decoders read a sum of 7"
     ):
-        require_encoders(_fit("unified_projection", d_embed=6), LAYERS, config, LAYERS)
-    require_encoders(_fit("unified_projection", d_embed=WIDTH), LAYERS, config, LAYERS)
+        require_encoders(_fit("unified_projection", d_embed=6), ARRAYS, config, ARRAYS)
+    require_encoders(_fit("unified_projection", d_embed=WIDTH), ARRAYS, config, ARRAYS)
     some = {"encoders": SIZES.of_layers([0, 1], N_LAYERS).model_dump()}
     fewer = _fit("autoencoder_siamese", hidden=4, **some)
     with pytest.raises(InputError, match=f"reads 2 of the {N_LAYERS} layers whose sum"):
-        require_encoders(fewer, LAYERS[:2], config, LAYERS)
+        require_encoders(fewer, ARRAYS[:2], config, ARRAYS)

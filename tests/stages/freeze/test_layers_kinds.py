@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from permafrost.flows.methods.layers import FitLayers, LayersMethod
 from permafrost.flows.stage import code_of
 from permafrost.stages import plugins
-from permafrost.stages.extraction.capture import Index
 from permafrost.stages.freeze import (
     LAYERS_HEADS,
     PAIR_LOSSES,
@@ -100,9 +99,9 @@ def test_a_head_and_a_loss_from_one_file_train_and_are_read_again(tmp_path: Path
 
 @pytest.mark.usefixtures("mean_layer")
 def test_what_a_head_can_do_is_asked_of_it() -> None:
-    head, layers = _config().head, [1, 2, 3, 4]
+    head, arrays = _config().head, _arrays([1, 2, 3, 4])
     with pytest.raises(InputError, match="use autoencoder_siamese, unified or unified_projection"):
-        require_encoders(_config(), layers, AutoencoderConfig(seed=0), layers)
+        require_encoders(_config(), arrays, AutoencoderConfig(seed=0), arrays)
     method = LayersMethod.model_validate({"head": {"kind": "mean_layer"}})
     assert "only 'unified' and 'unified_projection' have" in (method.without_vector() or "")
     assert heads_with_vectors() == "'unified' and 'unified_projection'"
@@ -134,21 +133,30 @@ def test_a_fit_depends_on_the_code_of_its_own_head_only() -> None:
 
 
 def test_a_head_starts_from_the_encoders_of_the_layers_that_it_reads() -> None:
-    def check(head: dict[str, object], layers: list[Index], **pretrained: object) -> None:
+    def check(head: dict[str, object], layers: list[int], **pretrained: object) -> None:
         encoders = {"early": 3, "late": 5}
         of_all = AutoencoderConfig.model_validate({"encoders": encoders, **pretrained, "seed": 0})
         kind = {"kind": "autoencoder_siamese", "encoders": head}
-        require_encoders(_config(head=kind, loss="mse"), layers, of_all, [1, 2, 3, 4])
+        own, theirs = _arrays(layers), _arrays([1, 2, 3, 4])
+        require_encoders(_config(head=kind, loss="mse"), own, of_all, theirs)
 
-    assert places_of([2, 4], [1, 2, 4]) == (1, 2)
+    assert places_of(_arrays([2, 4]), _arrays([1, 2, 4])) == (1, 2)
     check({"early": 3, "late": 5}, [1, 2, 3, 4])
     check({"early": 5, "late": 5}, [3, 4])
     check({"widths": [3, 5, 5]}, [1, 3, 4])
     with pytest.raises(InputError, match=r"of its layers: widths: \[3, 5, 5\]"):
         check({"early": 3, "late": 5, "widths": [3, 3, 5]}, [1, 3, 4])
-    with pytest.raises(InputError, match="layer 5, for which there is no pretrained encoder"):
+    with pytest.raises(
+        InputError, match=r"_last/5, for which there is no pretrained encoder \(there"
+    ):
         check({"early": 5, "late": 5}, [4, 5])
+    with pytest.raises(InputError, match="hidden_mean/2, for which there is no"):
+        places_of(["pooled/hidden_mean/2"], _arrays([1, 2]))
     with pytest.raises(InputError, match=r"scale none, but .* with scale centred"):
         check({"early": 3, "late": 5}, [1, 2, 3, 4], scale="centred")
     with pytest.raises(InputError, match="do not fit the head's"):
         check({"early": 3, "late": 5, "activation": "silu"}, [1, 2, 3, 4])
+
+
+def _arrays(layers: list[int]) -> list[str]:
+    return [f"pooled/hidden_last/{layer}" for layer in layers]

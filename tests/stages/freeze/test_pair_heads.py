@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from permafrost.stages.freeze import (
     AutoencoderSiameseHead,
@@ -231,6 +232,17 @@ def test_the_deep_network_on_the_cosines_drops_out_while_training():
 
 
 # Pretrained encoders
+
+
+def test_the_deep_network_on_the_cosines_has_the_activation_of_the_encoders():
+    """SiLU in both, as in the notebooks for Qwen."""
+    for name, wanted, other in (("gelu", nn.GELU, nn.SiLU), ("silu", nn.SiLU, nn.GELU)):
+        sizes = EncoderSizes.model_validate({"early": 4, "late": 4, "activation": name})
+        head = AutoencoderSiameseHead(encoders=sizes, hidden=5).build(2, 6, generator())
+        kinds = [type(module) for module in head.modules()]
+        # Two blocks of every encoder, which are one group here, and three hidden layers.
+        assert kinds.count(wanted) == 5
+        assert other not in kinds
 
 
 @pytest.mark.parametrize("name", ["autoencoder_siamese", "concatenate", "unified_projection"])

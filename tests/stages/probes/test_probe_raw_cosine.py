@@ -36,6 +36,26 @@ def test_every_split_has_both_correlations_of_every_layer() -> None:
             assert values[f"{split} Spearman", str(layer)] == pytest.approx(spearman, abs=1e-9)
 
 
+def test_vectors_are_centred_first_if_that_is_asked() -> None:
+    corpus = graded(RNG.normal(size=(N_TEXTS, 4)))
+    centred = {n: v - v.mean(axis=1, keepdims=True) for n, v in LAYERS.items()}
+    asked = probe_raw_cosine(RawCosineConfig(scale="centred"), [pooled(LAYERS)], corpus, QUIET)
+    by_hand = probe_raw_cosine(RawCosineConfig(), [pooled(centred)], corpus, QUIET)
+    plain = probe_raw_cosine(RawCosineConfig(), [pooled(LAYERS)], corpus, QUIET)
+    for one, other, without in zip(asked.points, by_hand.points, plain.points, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-5)
+        assert one.value != pytest.approx(without.value, abs=1e-3)
+
+
+def test_cosines_that_differ_by_rounding_alone_have_no_correlation() -> None:
+    """Parallel vectors of different lengths: every cosine is 1 but for its last digits."""
+    corpus = graded(RNG.normal(size=(N_TEXTS, 4)))
+    parallel = (RNG.uniform(1, 2, (N_TEXTS, 1)) * RNG.normal(size=7)).astype(np.float32)
+    only = RawCosineConfig(layers="1")
+    found = probe_raw_cosine(only, [pooled({1: parallel})], corpus, QUIET)
+    assert {p.value for p in found.points} == {0.0}
+
+
 def test_what_has_no_graded_pairs_or_no_vector_of_a_text_is_refused() -> None:
     with pytest.raises(InputError, match="similarity"):
         probe_raw_cosine(RawCosineConfig(), [pooled(LAYERS)], classes([0, 1] * 30), QUIET)
