@@ -8,8 +8,8 @@ goes on where it was, one that is done takes seconds. One that fails is noted, a
 models are those of the files, so PERMAFROST_DATA and PERMAFROST_MODELS have to be set. What --set changes
 in the files, as for `permafrost run`, is kept and written with their outcomes.
 
-What came of each is kept in docs/papers/outcomes.json and written to docs/papers/outcomes.md; of files that
-are not run this time it stays what it was.
+What came of each is kept in docs/papers/outcomes.json, with its scores and the differences behind its claims,
+and written to docs/papers/outcomes.md; of files that are not run this time, or fail, it stays what it was.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from permafrost.flows.yaml_reader import read_yaml
 from permafrost.stages.report.markup import literal
 
 ROOT = Path(__file__).parents[1]
@@ -57,10 +58,12 @@ def main() -> None:
     outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)
-        outcomes[name] = came_of(found[name], args.home, args.set)
+        came = came_of(found[name], args.home, args.set)
+        # What came of an earlier run still holds.
+        outcomes[name] = outcomes.get(name, {}) | came if "failed" in came else came
         outcomes = {known: outcomes[known] for known in found if known in outcomes}
         OUTCOMES.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
-        OUTCOMES.with_suffix(".md").write_text(page(outcomes, list(found)))
+        OUTCOMES.with_suffix(".md").write_text(page(outcomes, claims_in(found)))
     if failed := [name for name in chosen if "failed" in outcomes[name]]:
         sys.exit(f"failed: {', '.join(failed)}")
 
@@ -70,8 +73,17 @@ def files(folder: Path) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
 
 
+def claims_in(found: Mapping[str, Path]) -> dict[str, list[str]]:
+    """What each file claims, in words."""
+    documents = {name: read_yaml(path.read_text(), str(path)) for name, path in found.items()}
+    reports = {name: document["report"] for name, document in documents.items()}
+    return {
+        n: [claim["says"] for claim in report.get("claims", [])] for n, report in reports.items()
+    }
+
+
 def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
-    """Run an experiment with these fields changed; its finding and claims, or the last line of its error.
+    """Run an experiment with these fields changed; its finding, scores and claims, or when it failed.
 
     Its own command line shows how far it is.
     """
@@ -82,19 +94,39 @@ def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
     if changed:
         when["set"] = list(changed)
     if done.returncode:
-        return {**when, "failed": f"exit code {done.returncode}"}
+        return {"failed": f"exit code {done.returncode}, {when['date']}"}
     said = json.loads(done.stdout)
     summary = json.loads(Path(ROOT, said["report"]).with_name("summary.json").read_text())
     claims = told_apart(summary.get("claims", []))  # a grid, for one, claims nothing
-    return {**when, "finding": summary["finding"], "claims": claims}
+    return {
+        **when,
+        "finding": summary["finding"],
+        "scores": scores_of(summary),
+        "claims": claims,
+    }
 
 
-def told_apart(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What claims say and what came of them; those that say the same have their rows too."""
+def scores_of(summary: Mapping[str, Any]) -> list[str]:
+    """A line for each row of the results, under one that names their columns."""
+    means = [mean["heading"] for mean in summary["averages"]]
+    rows = [
+        [row["method"], *(c["text"] for c in (*row["cells"], *row["averages"]))]
+        for row in summary["rows"]
+    ]
+    return [" | ".join(parts) for parts in (["", *summary["tasks"], *means], *rows)]
+
+
+def told_apart(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What claims say, what came of them, and the differences behind it, in points; those that say the same
+    have their rows too."""
     times = Counter(claim["says"] for claim in claims)
-    told: list[dict[str, str]] = []
+    told: list[dict[str, Any]] = []
     for claim in claims:
-        one = {name: claim[name] for name in ("says", "outcome")}
+        one: dict[str, Any] = {name: claim[name] for name in ("says", "outcome")}
+        if differences := [
+            _difference(c) for c in claim["comparisons"] if c["difference"] is not None
+        ]:
+            one["differences"] = differences
         if times[claim["says"]] > 1:
             sides = [dict.fromkeys(c[side] for c in claim["comparisons"]) for side in SIDES]
             one["rows"] = " above ".join(", ".join(side) for side in sides)
@@ -102,13 +134,27 @@ def told_apart(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     return told
 
 
-def page(outcomes: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Markdown: a section for each paper, an entry for each file, those that have not run included."""
+def _difference(comparison: Mapping[str, Any]) -> str:
+    c = comparison
+    said = f"{c['on']}: {c['higher']} less {c['lower']} {100 * c['difference']:+.1f}"
+    if c["interval"] is not None:
+        low, high = (100 * end for end in c["interval"])
+        said += f" ({low:+.1f} to {high:+.1f}, p {c['p']:.3f})"
+    return f"{said}, {c['outcome']}"
+
+
+def page(outcomes: Mapping[str, Mapping[str, Any]], claims: Mapping[str, Sequence[str]]) -> str:
+    """Markdown: a section for each paper, an entry for each file, those that have not run included.
+
+    Args:
+        outcomes: what came of each file, by name.
+        claims: what each file claims now; what its last run did not have is named as such.
+    """
     lines = [HEAD]
-    for paper in dict.fromkeys(name.partition("/")[0] for name in names):
+    for paper in dict.fromkeys(name.partition("/")[0] for name in claims):
         lines.append(f"\n## {paper}\n\n| file | outcome |\n|---|---|\n")
-        of_paper = [name for name in names if name.startswith(f"{paper}/")]
-        lines += [f"| `{name}.yaml` | {_told(outcomes.get(name))} |\n" for name in of_paper]
+        of_paper = [name for name in claims if name.startswith(f"{paper}/")]
+        lines += [f"| `{n}.yaml` | {_told(outcomes.get(n), claims[n])} |\n" for n in of_paper]
     return "".join(lines)
 
 
@@ -117,19 +163,23 @@ def _said(claim: Mapping[str, str]) -> str:
     return literal(claim["says"] if rows is None else f"{claim['says']} ({rows})")
 
 
-def _told(outcome: Mapping[str, Any] | None) -> str:
+def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str]) -> str:
     if outcome is None:
         return "not run"
+    failed = f"failed ({outcome['failed']})" if "failed" in outcome else None
+    if "finding" not in outcome:
+        return f"{failed}"
     when = ", ".join(
         [
             outcome["date"],
             *("with `" + one.replace("|", r"\|") + "`" for one in outcome.get("set", [])),
         ]
     )
-    if "failed" in outcome:
-        return f"failed ({outcome['failed']}, {when})"
     claims = [f"{_said(claim)}: **{claim['outcome']}**" for claim in outcome["claims"]]
-    return "<br>".join([f"{literal(outcome['finding'])} ({when})", *claims])
+    known = {claim["says"] for claim in outcome["claims"]}
+    claims += [f"{literal(says)}: not run, added later" for says in claimed if says not in known]
+    again = [] if failed is None else [f"Run again, it {failed}"]
+    return "<br>".join([f"{literal(outcome['finding'])} ({when})", *claims, *again])
 
 
 if __name__ == "__main__":

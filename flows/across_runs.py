@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from permafrost.flows.comparing import Side, read_side
-from permafrost.stages.extraction.files import BackboneConfig
-from permafrost.stages.extraction.parameters import parameters_and_kind
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone
+from permafrost.stages.extraction.parameters import count_parameters
 from permafrost.stages.report.across import Across, BackboneScores
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -28,28 +28,25 @@ def read_across(
             row `first token / last token` is the first one for encoders, the second one for decoders.
 
     Raises:
-        InputError: fewer than two runs, one without a recorded backbone, two with one backbone, or no method
-            or task that all of them have; see also `read_side`.
+        InputError: fewer than two runs, one without a recorded backbone, two with one backbone, no method or
+            task that all of them have, or a row `first token / last token` of a backbone that is not here;
+            see also `read_side`.
     """
     if len(sources) < 2:
         raise InputError(f"{len(sources)} run was named; a table over backbones needs two or more")
     sides = [read_side(source, home) for source in sources]
     names = [_backbone(side) for side in sides]
-    facts, remarks = [_facts(side.config) for side in sides], [r for s in sides for r in s.remarks]
+    remarks = [remark for side in sides for remark in side.remarks]
+    facts = [_facts(side.config, name, remarks) for side, name in zip(sides, names, strict=True)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(
             f"two of the runs have the backbone {quoted(twice[0])}; name one run for each backbone"
         )
-    remarks += [
-        f"{name} is not where its run found it, so its parameters are not known and it is in no figure."
-        for name, (n, _) in zip(names, facts, strict=True)
-        if n is None
-    ]
     rows = methods or _shared(
         [dict.fromkeys(s.method for s in side.methods if s.role == "method") for side in sides]
     )
     found = [
-        _tests(side, {row: _named(row, is_decoder) for row in rows}, name)
+        _tests(side, {row: _named(row, is_decoder, name) for row in rows}, name)
         for side, (_, is_decoder), name in zip(sides, facts, names, strict=True)
     ]
     tasks = _shared(
@@ -84,18 +81,39 @@ def _backbone(side: Side) -> str:
     return Path(str(side.config["backbone"]["source"])).name
 
 
-def _facts(config: dict[str, Any] | None) -> tuple[int | None, bool]:
-    """Number of parameters, and whether it is a decoder; of one that is not here, no number."""
+def _facts(
+    config: dict[str, Any] | None, name: str, remarks: list[str]
+) -> tuple[int | None, bool | None]:
+    """Number of parameters, and whether it is a decoder, as far as that is known; remarks say what is not."""
     assert config is not None, "its name was read"
+    # Imported here: transformers takes a second.
+    from permafrost.stages.extraction.backbone import read_sizes
+
     try:
-        return parameters_and_kind(BackboneConfig.model_validate(config["backbone"]))
+        files = find_backbone(BackboneConfig.model_validate(config["backbone"]))
+        is_decoder = read_sizes(files).is_decoder
     except InputError:
-        return None, False
+        remarks.append(
+            f"{name} is not where its run found it, so its parameters are not known and it is in no figure."
+        )
+        return None, None
+    try:
+        return count_parameters(files.folder), is_decoder
+    except InputError as error:
+        remarks.append(f"The parameters of {name} are not known, so it is in no figure: {error}.")
+        return None, is_decoder
 
 
-def _named(row: str, is_decoder: bool) -> str:
+def _named(row: str, is_decoder: bool | None, backbone: str) -> str:
     first, slash, second = (part.strip() for part in row.partition(BY_KIND))
-    return second if slash and is_decoder else first
+    if not slash:
+        return first
+    if is_decoder is None:
+        raise InputError(
+            f"the row {quoted(row)} is the first for encoders and the second for decoders, and which of both "
+            f"{backbone} is cannot be read, as it is not where its run found it; put it back, or name one row"
+        )
+    return second if is_decoder else first
 
 
 def _tests(

@@ -13,6 +13,11 @@ from benchmarks import papers
 SAID = {
     "finding": "a | b scores highest.",
     "claims": [{"says": "a_b > c", "outcome": "contrary", "comparisons": []}],
+    "tasks": ["RTE", "CoLA"],
+    "averages": [{"heading": "mean"}],
+    "rows": [
+        {"method": "a", "cells": [{"text": "1.0"}, {"text": "–"}], "averages": [{"text": "1.0"}]}
+    ],
 }
 
 
@@ -22,13 +27,13 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("glot/good", "glot/bad", "va/other", "va/paper/large"):
         path = tmp_path / "experiments" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.write_text("report: {claims: [{says: a_b > c}]}" if "good" in name else "report: {}")
     called: list[str] = []
 
     def run(call: list[str], **_: object) -> SimpleNamespace:
         path = Path(call[call.index("run") + 1])
         called.append(path.stem)
-        summary = {"finding": "b."} if path.stem == "other" else SAID
+        summary = {**SAID, "finding": "b.", "claims": []} if path.stem == "other" else SAID
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         said = json.dumps({"report": str(tmp_path / "report.html")})
         return SimpleNamespace(returncode=2 if path.stem == "bad" else 0, stdout=said)
@@ -48,7 +53,7 @@ def test_what_failed_is_noted_and_the_others_are_run(
     assert ran == ["bad", "good"], "neither the other paper nor what is of a paper's own size"
     page = (tmp_path / "outcomes.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
-    assert rows[0].startswith("| `glot/bad.yaml` | failed (exit code 2, ")
+    assert re.fullmatch(r"\| `glot/bad.yaml` \| failed \(exit code 2, \S+\) \|", rows[0])
     assert rows[1].startswith("| `glot/good.yaml` | a \\| b scores highest. (")
     assert rows[1].endswith("<br>a_b > c: **contrary** |")
     assert rows[2] == "| `va/other.yaml` | not run |"
@@ -65,6 +70,61 @@ def test_what_is_not_run_again_stays(
     page = (tmp_path / "outcomes.md").read_text()
     assert page.count("scores highest") == 1
     assert re.search(r"^\| `va/other.yaml` \| b\. \(\S+\) \|$", page, re.MULTILINE)
+
+
+def test_a_failure_leaves_what_came_of_an_earlier_run(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without PERMAFROST_DATA: the outcome still holds, and is not lost."""
+    earlier = {"date": "then", "finding": "It was good.", "claims": []}
+    (tmp_path / "outcomes.json").write_text(json.dumps({"glot/bad": earlier}))
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot"])
+    with pytest.raises(SystemExit, match="failed: glot/bad"):
+        papers.main()
+    kept = json.loads((tmp_path / "outcomes.json").read_text())["glot/bad"]
+    assert {name: kept[name] for name in earlier} == earlier
+    page = (tmp_path / "outcomes.md").read_text()
+    wanted = (
+        r"`glot/bad.yaml` \| It was good. \(then\)<br>Run again, it failed \(exit code 2, \S+\) \|"
+    )
+    assert re.search(wanted, page)
+
+
+def test_scores_and_differences_are_kept(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot/good"])
+    papers.main()
+    kept = json.loads((tmp_path / "outcomes.json").read_text())["glot/good"]
+    assert kept["scores"] == [" | RTE | CoLA | mean", "a | 1.0 | – | 1.0"]
+    tested = {
+        "difference": 0.0214,
+        "interval": [-0.01, 0.0528],
+        "p": 0.1234,
+        "outcome": "within noise",
+    }
+    untested = {"difference": -0.5, "interval": None, "p": None, "outcome": "not tested"}
+    missing = {"difference": None, "interval": None, "p": None, "outcome": "not run"}
+    comparisons = [
+        {"on": "RTE", "higher": "a", "lower": lower, **said}
+        for lower, said in (("b", tested), ("c", untested), ("d", missing))
+    ]
+    (told,) = papers.told_apart([{"says": "s", "outcome": "o", "comparisons": comparisons}])
+    assert told["differences"] == [
+        "RTE: a less b +2.1 (-1.0 to +5.3, p 0.123), within noise",
+        "RTE: a less c -50.0, not tested",
+    ]
+
+
+def test_a_claim_that_was_added_since_the_last_run_is_named() -> None:
+    outcome = {
+        "date": "now",
+        "finding": "f",
+        "claims": [{"says": "old", "outcome": "confirmed"}],
+    }
+    page = papers.page({"va/x": outcome}, {"va/x": ["old", "new"], "va/y": ["other"]})
+    assert "| `va/x.yaml` | f (now)<br>old: **confirmed**<br>new: not run, added later |" in page
+    assert "| `va/y.yaml` | not run |" in page
 
 
 def test_what_is_set_is_written_with_the_outcome(
@@ -86,7 +146,10 @@ def test_what_is_set_is_written_with_the_outcome(
 
 def test_claims_that_say_the_same_are_told_apart_by_their_rows() -> None:
     def claim(says: str, *rows: tuple[str, str]) -> dict[str, object]:
-        pairs = [{"on": "x", "higher": higher, "lower": lower} for higher, lower in rows]
+        pairs = [
+            {"on": "x", "higher": higher, "lower": lower, "difference": None}
+            for higher, lower in rows
+        ]
         return {"says": says, "outcome": "contrary", "comparisons": pairs}
 
     told = papers.told_apart(
@@ -97,7 +160,7 @@ def test_claims_that_say_the_same_are_told_apart_by_their_rows() -> None:
         ]
     )
     assert [one.get("rows") for one in told] == ["a above b, c", None, "d above b"]
-    page = papers.page({"va/x": {"date": "now", "finding": "f", "claims": told}}, ["va/x"])
+    page = papers.page({"va/x": {"date": "now", "finding": "f", "claims": told}}, {"va/x": []})
     assert "<br>last (a above b, c): **contrary**<br>first: **contrary**<br>last (d above" in page
 
 
@@ -115,5 +178,5 @@ def test_a_name_that_nothing_has_is_refused(
 def test_the_page_has_every_small_experiment_and_what_is_kept_of_it() -> None:
     kept = json.loads(papers.OUTCOMES.read_text())
     assert papers.OUTCOMES.with_suffix(".md").read_text() == papers.page(
-        kept, list(papers.files(papers.EXPERIMENTS))
+        kept, papers.claims_in(papers.files(papers.EXPERIMENTS))
     ), "write the page again: make papers ARGS='--only FILE'"

@@ -166,6 +166,8 @@ def _panels(
         axes.set_xscale("log")
         for method, points in curves.items():
             known = sorted((run.n_parameters, y) for run, y in points if run.n_parameters)
+            if not known:
+                continue
             x, y = (np.array(values, np.float64) for values in zip(*known, strict=True))
             axes.add_line(line(marks[method], x, y, small=True))
         axes.autoscale_view()

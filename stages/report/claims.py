@@ -27,7 +27,7 @@ Outcome = Literal[
 said to be about the same, its interval lies wholly within the points that are named, or wholly outside.
 `not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
 `not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
-`not run`: a method is missing.
+`not run`: a method is missing; what neither was run on counts only where its task is named.
 `holds`, `does not hold`: of curves, whose values are compared as they are."""
 
 
@@ -165,12 +165,20 @@ def _comparisons(
             n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
             yield _compared(claim, f"mean of {n}", first, other, table, pair, run, config)
             continue
+        is_theirs = any(_either(pair, i) for of_task in places.values() for i in of_task)
         for task, of_task in places.items():
-            for i in of_task:
+            shown = [i for i in of_task if _either(pair, i)]
+            # Neither has a score on it: it is of other methods, or another metric of one that is theirs.
+            unseen = of_task if not is_theirs or (claim.tasks and not shown) else []
+            for i in shown or unseen:
                 on, run = table.columns[i].heading, [i] if _both(pair, i) else []
                 yield _compared(claim, on, first, other, table, pair, run, config)
             if not of_task:
                 yield Comparison(task, first, other, None, None, "not run")
+
+
+def _either(pair: tuple[Row | None, Row | None], place: int) -> bool:
+    return any(row is not None and row.entries[place] is not None for row in pair)
 
 
 def _both(pair: tuple[Row | None, Row | None], place: int) -> bool:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from permafrost.flows.pipeline import run_serially
 from tests.flows.experiments import pairs, write
@@ -42,6 +43,29 @@ def cli(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return Cli(home, capsys)
 
 
+def test_a_decoder_with_weights_in_another_format_is_still_one(cli: Cli, tmp_path: Path) -> None:
+    """Its parameters are not counted, and it is read at its last token all the same."""
+    folder = tmp_path / "small-llama"
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    row = "max / last token"
+    written = cli.json("across", "encoder@1", "decoder@1", "--methods", f"{row}; mean")
+    compared = cli.json("compare", "encoder@1", "decoder@1")["changes"]
+    scores = {(c["method"], c["task"]): c["b"] for c in compared}
+    assert written["backbones"][1]["n_parameters"] is None
+    assert written["backbones"][1]["test"][row]["one"] == scores["last token", "one"]
+    said = cli("across", "encoder@1", "decoder@1")
+    assert "The parameters of small-llama are not known" in said
+    assert "small-llama is not where" not in said
+    # A file that transformers does not load, as beside some models of the hub, is not counted.
+    (folder / "pytorch_model.bin").unlink()
+    save_file(weights, folder / "model.safetensors")
+    save_file(weights, folder / "consolidated.safetensors")
+    counted = cli.json("across", "encoder@1", "decoder@1")["backbones"][1]["n_parameters"]
+    assert counted == sum(tensor.numel() for tensor in weights.values())
+
+
 def test_runs_are_one_table_with_parameters_groups_and_figures(
     cli: Cli, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -70,6 +94,9 @@ def test_runs_are_one_table_with_parameters_groups_and_figures(
     assert everything["methods"] == ["max", "last token", "mean"]
     assert everything["backbones"][1]["n_parameters"] is None
     assert "small-llama is not where its run found it" in cli("across", "encoder@1", "decoder@1")
+    # Nor is it known then which token its row was to be read at.
+    wrong = cli("across", "encoder@1", "decoder@1", *rows, code=2)
+    assert "which of both small-llama is cannot be read" in wrong
     # What it cannot do.
     assert "needs two or more" in cli("across", "encoder@1", code=2)
     assert "two of the runs have the backbone" in cli("across", "encoder@1", "encoder@1", code=2)

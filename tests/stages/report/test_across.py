@@ -88,6 +88,23 @@ def test_figures_draw_the_runs_whose_sizes_are_known():
     assert standard.axes[1].get_xscale() == "log"
 
 
+def test_a_figure_has_no_curve_where_nothing_is_known():
+    """All methods are equal on the only task of a group; no backbone has a size."""
+    made_up = made()
+    tests = {(m, "WNLI"): 0.5634 for m in METHODS}
+    runs = tuple(
+        BackboneScores(run.backbone, n, run.tests | tests)
+        for run, n in zip(made_up.runs, (5_000, None), strict=True)
+    )
+    across = Across(runs, METHODS, TASKS, made_up.metrics)
+    marks = extended({}, METHODS)
+    with drawing():
+        figure = standard_figure(across, {"odd": [["WNLI"]], "single": [["CoLA"]]}, marks)
+        unknown = scores_figure(made((None, None)), marks)
+    assert [len(axes.lines) for axes in figure.axes] == [0, len(METHODS)]
+    assert not [line for axes in unknown.axes for line in axes.lines]
+
+
 def test_a_group_of_another_task_is_refused():
     with pytest.raises(InputError, match="'single' names the task 'SST-2'; the runs share CoLA"):
         require_groups({"single": [["CoLA"], ["SST-2"]]}, TASKS)

@@ -29,6 +29,7 @@ from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 N = 400
 REPORT = ReportConfig(title="t", bootstrap=BootstrapConfig(n_resamples=400))
 LABELS = two_classes(N)
+PAIR = {"good": 0.9, "other": 0.7}
 EMPTY = ResultsTable((), ())
 
 
@@ -96,6 +97,19 @@ def test_every_task_and_method_is_a_comparison_and_outcomes_are_counted(tmp_path
                    "0.005")  # fmt: skip
     (written,) = claims_summary([result])
     assert written["comparisons"][3]["interval"] is None
+
+
+def test_a_task_that_neither_was_run_on_counts_where_it_is_named_alone(tmp_path: Path):
+    cells = [
+        *(
+            cell(tmp_path, name, right, "a", draw)
+            for draw, (name, right) in enumerate(PAIR.items())
+        ),
+        cell(tmp_path, "third", 0.5, "b", draw=2),
+    ]
+    assert came_of(cells).counts == {"confirmed": 1}
+    assert came_of(cells, tasks=("a", "b")).counts == {"confirmed": 1, "not run": 1}
+    assert came_of(cells, higher="fourth", lower=("fifth",)).counts == {"not run": 2}
 
 
 def test_a_method_that_is_a_control_on_one_task_alone_is_held_on_both(tmp_path: Path):
