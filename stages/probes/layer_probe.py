@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.aggregate import Vectors
@@ -25,6 +25,7 @@ from permafrost.stages.metrics.segment_matching import match
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 class LayerProbeConfig(BaseModel):
@@ -37,7 +38,18 @@ class LayerProbeConfig(BaseModel):
     of: Literal["hidden", "values"] = "hidden"
     """The tensor that first, last, mean, max and weighted_mean pool."""
     layers: LayersText = "all"
-    """Which layers, as in `capture`."""
+    """Which layers: `all` (1 to L), `half`, indices and ranges."""
+
+    @model_validator(mode="after")
+    def _layers_have_numbers(self) -> "LayerProbeConfig":
+        _ = self.embed_config  # layers that nothing is called are refused there
+        parts = [part.strip() for part in self.layers.split(",")]
+        if named := [part for part in parts if part in ("auto", "default", "final", "last")]:
+            raise ValueError(
+                f"layers is {quoted(self.layers)}, but this probe scores layers by their number, and "
+                f"{named[0]} has none; write all, half, indices or ranges"
+            )
+        return self
 
     @property
     def embed_config(self) -> EmbedConfig:

@@ -1,7 +1,7 @@
 """GLOT's token graph at several thresholds: its statistics, and the score of one untrained step along it.
 
-Source: GLOT, section 3.2 step 1 and section 4.6. The paper's table 8 has the scores of a trained GLOT on
-STS-B at several tau; `papers/glot/table4.yaml` is that sweep. This probe trains no head: every token
+Source: GLOT, section 3.2 step 1 and section 4.6. The paper's table 8 has the scores of a trained GLOT at
+several tau; `papers/glot/table8.yaml` is that sweep. This probe trains no head: every token
 becomes the mean of its neighbours, itself included, a text's vector is the mean of its tokens, and a linear
 probe (for graded pairs the cosine) scores that. So only the graph differs between thresholds: at tau 1, where
 tokens have no neighbours, and below -1, where all are connected, it is the plain mean.

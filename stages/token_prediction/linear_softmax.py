@@ -2,8 +2,9 @@
 
 Source: Value Aggregation, appendix D, figures 5 and 6, name a linear softmax; that its keys are trained is
 our second reading beside the map to the unembedding's rows (linear_map.py). The loss is convex in the keys,
-which start at zero, so there is no seed of weights. Vectors are scaled to a mean square norm of 1, so that a
-step of Adam moves a logit about as far for a wide backbone as for a narrow one.
+which start at zero, so there is no seed of weights. Vectors are scaled to a mean square norm of 1. A step of
+Adam moves every number of a key, and so a logit by about the square root of the width times the learning
+rate: a backbone of four times the width needs half of it.
 
 Axes: N tokens, D columns of a vector, V tokens of the vocabulary.
 """

@@ -288,16 +288,18 @@ def test_every_table_and_figure_is_on_the_papers_page() -> None:
 
 
 def test_what_a_small_file_claims_its_paper_size_claims_too() -> None:
-    """As far as it has the rows; so that a run of either is judged alike."""
+    """As far as it has the rows; so that a run of either is judged alike. Table 3's tasks are others here."""
     found = 0
     for path in FOLDER.glob("*.yaml"):
         for large in sorted((FOLDER / "paper").glob(f"{path.stem}*.yaml")):
             here, there = load_experiment(path), load_experiment(large)
             if there.name != f"glot-paper-{path.stem}":
                 continue
+            others = {"tasks": ()} if path.stem == "table3" else {}
+            claimed = [claim.model_copy(update=others) for claim in there.report.claims]
             for claim in here.report.claims:
                 if {*claim.methods} <= {*there.methods}:
-                    assert claim in there.report.claims, (large.stem, claim.says)
+                    assert claim.model_copy(update=others) in claimed, (large.stem, claim.says)
                     found += 1
     assert found >= 29
 

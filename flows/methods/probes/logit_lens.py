@@ -23,9 +23,10 @@ class LogitLensProbe(Probe):
     task_kinds = ANY_TASK
     single_store = False
     caption = (
-        "Vectors of every layer through the final norm and the unembedding, nothing trained: mean "
-        "reciprocal rank of the token that follows at each distance, over all tokens of a sample of "
-        "texts. A token ranked worse than the cutoff counts as not found."
+        "Vectors of every layer through the unembedding (`norm: final`: and the final norm before it), "
+        "nothing trained: mean reciprocal rank of the token that follows at each distance, over the tokens "
+        "of a sample of texts, or over the last ones of drawn `prefixes`. A token ranked worse than the "
+        "cutoff counts as not found."
     )
 
     kind: Literal["logit_lens"] = "logit_lens"

@@ -46,7 +46,8 @@ class EchoRecipe(Recipe):
     """Echo: the text twice inside a prompt; the span is the second copy.
 
     The words around the copies are ours, unless `spelling` says otherwise; Echo's paper tries several, with
-    little difference.
+    little difference. `max_length` is that of the whole input, both copies included; HTP's released code has
+    it for each copy, which is twice as much here.
     """
 
     kind: Literal["echo"] = "echo"
@@ -60,6 +61,7 @@ class EchoRecipe(Recipe):
     unseen: Unseen = "nothing"
     """What tokens of the second copy do not attend to in the first (HTP, figure 2), for decoders: all of it
     (`first copy`), what comes later in the text than themselves, or what comes earlier, each by characters.
+    Tokens between the copies attend to nothing of the first then, as they would pass it on.
     `second copy` is the control, the first not seeing the second, which causal attention hides anyway."""
 
     @model_validator(mode="before")
@@ -103,8 +105,9 @@ class EchoRecipe(Recipe):
         start, end = overlapping(filled.encoding, first_char, len(filled.text))
         first = np.asarray(filled.encoding.offsets[start:end], dtype=np.int64) - first_char
         own = np.asarray(filled.encoding.offsets[filled.start : filled.end], dtype=np.int64)
-        ranges = start + self._ranges(own - filled.first_char, first)
-        queries = np.arange(filled.start, filled.end)
+        between = np.tile([start, end], (filled.start - end, 1))
+        ranges = np.concatenate([between, start + self._ranges(own - filled.first_char, first)])
+        queries = np.arange(end, filled.end)
         if self.unseen == "second copy":
             queries = np.arange(start, end)
             ranges = np.tile([filled.start, filled.end], (len(queries), 1))

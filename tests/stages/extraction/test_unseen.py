@@ -34,7 +34,7 @@ def masked(backbone: Backbone, part: str) -> Encoded:
 
 def hidden_from(backbone: Backbone, text: str, part: str) -> Tensor:
     """`[T, T]`, True where a query attends, from the characters that tokens have; written down as the field
-    says, pair by pair."""
+    says, pair by pair. What lies between the copies sees nothing of the first."""
     told = backbone.tokenizer(f"{text} {text}", return_offsets_mapping=True)
     spans, n = told["offset_mapping"], len(text)
     copies = [
@@ -42,6 +42,7 @@ def hidden_from(backbone: Backbone, text: str, part: str) -> Tensor:
         for start, end in ((0, n), (n + 1, 2 * n + 1))
     ]
     seen = torch.ones(len(spans), len(spans), dtype=torch.bool).tril()
+    seen[copies[0][-1] + 1 : copies[1][0], copies[0]] = False
     for query in copies[1]:
         own = spans[query][0] - n - 1, spans[query][1] - n - 1
         for key in copies[0]:
@@ -109,10 +110,28 @@ def test_texts_that_are_cut_lose_both_copies_alike(pair: Pairs) -> None:
     assert batch.truncated.all()
     assert batch.unseen is not None
     rows, first = batch.unseen[0], batch.unseen[0][0]
-    assert rows[:, 0].tolist() == [*range(int(batch.span_start[0]), int(batch.span_end[0]))]
-    # Behind <s>, up to the second copy, but for the space between them that is a token of its own or of that.
+    # Behind <s>, up to the second copy; the space between them may be a token of its own.
     assert first[1] == 1
     assert first[2] in (int(batch.span_start[0]), int(batch.span_start[0]) - 1)
+    assert rows[:, 0].tolist() == [*range(first[2], int(batch.span_end[0]))]
+
+
+@pytest.mark.parametrize("spelling", ["htp", "asked"])
+def test_nothing_of_the_first_copy_reaches_the_second(pair: Pairs, spelling: str) -> None:
+    """Not through the words between them either: other tokens in the first change no state of the second."""
+    backbone = pair("llama").backbone
+    batch = encoded(backbone, f"echo:spelling={spelling},unseen=first copy", TEXTS)
+    other = encoded(backbone, f"echo:spelling={spelling},unseen=first copy", TEXTS)
+    assert batch.unseen is not None
+    for i, rows in enumerate(batch.unseen):
+        ids, (_, start, end) = other.token_ids[i], rows[0]
+        ids[start:end] = (ids[start:end] + 1) % 20 + 5
+    ours, theirs = (run(backbone, "hidden=all", b) for b in (batch, other))
+    last = f"hidden/{N_LAYERS}"
+    for i, start in enumerate(batch.span_start):
+        rows, changed = (per_text(x[last], batch)[i] for x in (ours, theirs))
+        assert not close(rows[: int(start)], changed[: int(start)]), "the first copy is another one"
+        assert close(rows[int(start) :], changed[int(start) :])
 
 
 def test_it_is_refused_where_it_has_no_meaning(pair: Pairs) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from scipy.stats import spearmanr
 
 from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
@@ -84,3 +85,19 @@ def test_other_corpora_are_refused_and_scores_survive_a_folder(tmp_path: Path) -
     found = probe_layers(LayerProbeConfig(), [features(LAYERS)], graded(TRUTH), QUIET)
     found.save(tmp_path)
     assert LayerScores.load(tmp_path).table.equals(found.table)
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ("final", "scores layers by their number, and final has none"),
+        ("1,last", "and last has none"),
+        ("auto", "and auto has none"),
+        ("default", "and default has none"),
+        ("foo", "foo"),
+    ],
+)
+def test_layers_without_a_number_are_refused_before_anything_runs(layers: str, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        LayerProbeConfig(layers=layers)
+    assert LayerProbeConfig(layers="1-2,3").embed_config.layers == "1-2,3"
