@@ -8,6 +8,10 @@ goes on where it was, one that is done takes seconds. One that fails is noted, a
 models are those of the files, so PERMAFROST_DATA and PERMAFROST_MODELS have to be set. What --set changes
 in the files, as for `permafrost run`, is kept and written with their outcomes.
 
+Some files are run with other backbones too (`glot/table7 on mixed6m-gqa`), of which `permafrost across` draws
+the papers' figures over backbones: `--only glot/figure3` makes those runs and the figure, in the folder
+`figures` of the home.
+
 What came of each is kept in docs/papers/outcomes.json, with its scores and the differences behind its claims,
 and written to docs/papers/outcomes.md; of files that are not run this time, or fail, it stays what it was.
 """
@@ -17,7 +21,8 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,35 @@ EXPERIMENTS = ROOT / "experiments" / "papers"
 OUTCOMES = ROOT / "docs" / "papers" / "outcomes.json"
 PROGRAM = [sys.executable, "-c", "from permafrost.flows.cli import main; main()"]
 SIDES = ("higher", "lower")
+OTHER_BACKBONES = {
+    "glot/table1": ("mixed6m-gqa", "stories260k-gqa"),
+    "glot/table7": ("mixed6m-gqa", "stories260k-gqa"),
+    "gt2vec/figure3a": ("stories260k-gqa",),
+}
+"""Folders of PERMAFROST_MODELS that files are run with besides their own backbone."""
+
+
+@dataclass(frozen=True)
+class AcrossBackbones:
+    """A figure over backbones: what `permafrost across` makes of the runs of a file."""
+
+    file: str
+    method: str
+    """Whose place among the rows is said."""
+    rows: str
+    groups: tuple[str, ...] = ()
+    """Whose mean standard scores are drawn; scores by task without any."""
+
+
+_TABLE_1 = ("single sentences=CoLA;SST-2", "similarity=STS-B;MRPC;QQP", "inference=MNLI;QNLI;RTE")
+FIGURES = {
+    "glot/figure3": AcrossBackbones(
+        "glot/table7", "GLOT", "first token / last token;mean;max;scorer;GLOT"
+    ),
+    "glot/figure4": AcrossBackbones(
+        "glot/table1", "GLOT", "first token / last token;mean;max;scorer;GLOT", _TABLE_1
+    ),
+}
 HEAD = """# What came of the papers' claims
 
 Written by `make papers`, which runs every small experiment of the papers; do not edit. No score here is one
@@ -50,20 +84,25 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     args = parser.parse_args()
     found = files(EXPERIMENTS)
+    claims = claims_in(found)
     papers = dict.fromkeys(name.partition("/")[0] for name in found)
     only = args.only or [*papers]
-    if unknown := [name for name in only if name not in found and name not in papers]:
-        sys.exit(f"there is no experiment {', '.join(unknown)}; there are {', '.join(found)}")
-    chosen = [name for name in found if {name, name.partition("/")[0]} & {*only}]
+    if unknown := [name for name in only if name not in claims and name not in papers]:
+        sys.exit(f"there is no experiment {', '.join(unknown)}; there are {', '.join(claims)}")
+    chosen = [n for n in claims if {n, n.partition("/")[0]} & {*only, *_parts_of(only)}]
     outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)
-        came = came_of(found[name], args.home, args.set)
+        if name in FIGURES:
+            came = drawn(name, found, args.home)
+        else:
+            file, _, model = name.partition(_ON)
+            came = came_of(found[file], args.home, [*args.set, *_with(found[file], model)])
         # What came of an earlier run still holds.
         outcomes[name] = outcomes.get(name, {}) | came if "failed" in came else came
-        outcomes = {known: outcomes[known] for known in found if known in outcomes}
+        outcomes = {known: outcomes[known] for known in claims if known in outcomes}
         OUTCOMES.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
-        OUTCOMES.with_suffix(".md").write_text(page(outcomes, claims_in(found)))
+        OUTCOMES.with_suffix(".md").write_text(page(outcomes, claims))
     if failed := [name for name in chosen if "failed" in outcomes[name]]:
         sys.exit(f"failed: {', '.join(failed)}")
 
@@ -73,13 +112,73 @@ def files(folder: Path) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in sorted(folder.glob("*/*.yaml"))}
 
 
+_ON = " on "
+
+
 def claims_in(found: Mapping[str, Path]) -> dict[str, list[str]]:
-    """What each file claims, in words."""
-    documents = {name: read_yaml(path.read_text(), str(path)) for name, path in found.items()}
-    reports = {name: document["report"] for name, document in documents.items()}
-    return {
-        n: [claim["says"] for claim in report.get("claims", [])] for n, report in reports.items()
-    }
+    """What each run claims, in words: of every file, of those with other backbones, and, with no claim, of
+    the figures over these."""
+    said: dict[str, list[str]] = {}
+    for name, path in found.items():
+        said[name] = [c["says"] for c in _document(path)["report"].get("claims", [])]
+        said |= {f"{name}{_ON}{model}": said[name] for model in OTHER_BACKBONES.get(name, ())}
+    return said | {name: [] for name, figure in FIGURES.items() if figure.file in found}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return read_yaml(path.read_text(), str(path))
+
+
+def _parts_of(only: Sequence[str]) -> Iterator[str]:
+    """The runs that the figures that were asked for are made of."""
+    for name in {*only} & {*FIGURES}:
+        file = FIGURES[name].file
+        yield from (file, *(f"{file}{_ON}{model}" for model in OTHER_BACKBONES[file]))
+
+
+def _with(path: Path, model: str) -> list[str]:
+    """The fields that run a file with another backbone, under a name of its own; none for its own one."""
+    if not model:
+        return []
+    name = f"{_document(path)['name']}-{model}"
+    return [f"name={name}", f"backbone.source=${{PERMAFROST_MODELS}}/{model}"]
+
+
+def drawn(name: str, found: Mapping[str, Path], home: str) -> dict[str, Any]:
+    """A figure over the latest runs of a file with every backbone: where a method stands, and all scores."""
+    figure = FIGURES[name]
+    own = str(_document(found[figure.file])["name"])
+    runs = [own, *(f"{own}-{model}" for model in OTHER_BACKBONES[figure.file])]
+    call = [*PROGRAM, "across", *runs, "--methods", figure.rows, "--home", home, "--json"]
+    call += ["-o", str(Path(home, "figures", name))]
+    call += [part for group in figure.groups for part in ("--group", group)]
+    done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    if done.returncode:
+        return {"failed": f"exit code {done.returncode}, {today}"}
+    return {"date": today, **placed(figure, json.loads(done.stdout)), "claims": []}
+
+
+def placed(figure: AcrossBackbones, across: Mapping[str, Any]) -> dict[str, Any]:
+    """In how many panels of how many backbones a method is highest, and the scores behind it."""
+    lines: list[str] = []
+    n_first = 0
+    for one in across["backbones"]:
+        panels: dict[str, dict[str, float]] = one["standard_scores"]
+        if not figure.groups:
+            panels = {
+                task: {row: 100 * scores[task] for row, scores in one["test"].items()}
+                for task in next(iter(one["test"].values()))
+            }
+        for panel, rows in panels.items():
+            n_first += max(rows, key=lambda row: rows[row]) == figure.method
+            scores = (f"{row} {value:.2f}" for row, value in rows.items())
+            lines.append(" | ".join([one["backbone"], panel, *scores]))
+    what = "mean standard score of a group of tasks" if figure.groups else "score on a task"
+    finding = (
+        f"{figure.method} has the highest {what} in {n_first} of {len(lines)} panels x backbones"
+    )
+    return {"finding": f"{finding}, untested.", "scores": lines}
 
 
 def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
@@ -154,8 +253,15 @@ def page(outcomes: Mapping[str, Mapping[str, Any]], claims: Mapping[str, Sequenc
     for paper in dict.fromkeys(name.partition("/")[0] for name in claims):
         lines.append(f"\n## {paper}\n\n| file | outcome |\n|---|---|\n")
         of_paper = [name for name in claims if name.startswith(f"{paper}/")]
-        lines += [f"| `{n}.yaml` | {_told(outcomes.get(n), claims[n])} |\n" for n in of_paper]
+        lines += [f"| {_label(n)} | {_told(outcomes.get(n), claims[n])} |\n" for n in of_paper]
     return "".join(lines)
+
+
+def _label(name: str) -> str:
+    if name in FIGURES:
+        return f"`{name}`, over the backbones of `{FIGURES[name].file}.yaml`"
+    file, on, model = name.partition(_ON)
+    return f"`{file}.yaml`{on}{model}"
 
 
 def _said(claim: Mapping[str, str]) -> str:

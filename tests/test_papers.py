@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import papers
+from permafrost.flows.yaml_reader import read_yaml
 
 SAID = {
     "finding": "a | b scores highest.",
@@ -21,16 +22,32 @@ SAID = {
 }
 
 
+ACROSS = {
+    "backbones": [
+        {
+            "backbone": backbone,
+            "test": {"mean": {"t1": 0.5, "t2": 0.6}, "GLOT": {"t1": glot, "t2": 0.7}},
+            "standard_scores": {"all": {"mean": 0.1, "GLOT": glot}},
+        }
+        for backbone, glot in (("a", 0.4), ("b", 0.8))
+    ]
+}
+"""GLOT is highest in three of four cells, and by standard scores with both backbones."""
+
+
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two papers with three files; `bad` fails, `other` claims nothing. The files that were run."""
     for name in ("glot/good", "glot/bad", "va/other", "va/paper/large"):
         path = tmp_path / "experiments" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("report: {claims: [{says: a_b > c}]}" if "good" in name else "report: {}")
+        claims = "{claims: [{says: a_b > c}]}" if "good" in name else "{}"
+        path.write_text(f"name: {path.stem}-run\nreport: {claims}")
     called: list[str] = []
 
     def run(call: list[str], **_: object) -> SimpleNamespace:
+        if "across" in call:
+            return SimpleNamespace(returncode=0, stdout=json.dumps(ACROSS))
         path = Path(call[call.index("run") + 1])
         called.append(path.stem)
         summary = {**SAID, "finding": "b.", "claims": []} if path.stem == "other" else SAID
@@ -114,6 +131,56 @@ def test_scores_and_differences_are_kept(
         "RTE: a less b +2.1 (-1.0 to +5.3, p 0.123), within noise",
         "RTE: a less c -50.0, not tested",
     ]
+
+
+def test_a_figure_over_backbones_is_made_of_the_runs_with_each(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers, "OTHER_BACKBONES", {"glot/good": ("small", "large")})
+    figure = papers.AcrossBackbones("glot/good", "GLOT", "mean;GLOT")
+    monkeypatch.setattr(papers, "FIGURES", {"glot/figure": figure})
+    calls: list[list[str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda call, **how: (calls.append(call), run(call, **how))[1]
+    )
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot/figure", "--home", "h"])
+    papers.main()
+    assert ran == ["good"] * 3, "with its own backbone and with two others; no other file"
+    assert calls[1][-4:] == [
+        *("--set", "name=good-run-small"),
+        *("--set", "backbone.source=${PERMAFROST_MODELS}/small"),
+    ]
+    runs = ["good-run", "good-run-small", "good-run-large"]
+    assert calls[3][calls[3].index("across") + 1 :] == [
+        *(*runs, "--methods", "mean;GLOT", "--home", "h", "--json"),
+        *("-o", str(Path("h", "figures", "glot", "figure"))),
+    ]
+    kept = json.loads((tmp_path / "outcomes.json").read_text())
+    assert list(kept) == [
+        *("glot/good", "glot/good on small", "glot/good on large", "glot/figure"),
+    ]
+    assert kept["glot/figure"]["finding"].startswith(
+        "GLOT has the highest score on a task in 3 of 4 "
+    )
+    assert kept["glot/figure"]["scores"][0] == "a | t1 | mean 50.00 | GLOT 40.00"
+    page = (tmp_path / "outcomes.md").read_text()
+    assert "| `glot/good.yaml` on small | a \\| b scores highest." in page
+    assert "| `glot/figure`, over the backbones of `glot/good.yaml` | GLOT has the highest" in page
+    grouped = papers.AcrossBackbones("glot/good", "GLOT", "mean;GLOT", ("all=t1;t2",))
+    assert "group of tasks in 2 of 2 " in papers.placed(grouped, ACROSS)["finding"]
+
+
+def test_figures_over_backbones_have_rows_and_tasks_of_their_files() -> None:
+    found = papers.files(papers.EXPERIMENTS)
+    for name, figure in papers.FIGURES.items():
+        assert name not in found
+        document = read_yaml(found[figure.file].read_text(), figure.file)
+        rows = {part.strip() for row in figure.rows.split(";") for part in row.split("/")}
+        assert rows <= {*document["methods"]}, name
+        assert figure.method in rows
+        tasks = {t for g in figure.groups for t in g.partition("=")[2].replace("+", ";").split(";")}
+        assert tasks <= {*document["tasks"]}, name
 
 
 def test_a_claim_that_was_added_since_the_last_run_is_named() -> None:
