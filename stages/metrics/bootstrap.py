@@ -19,13 +19,14 @@ have no seeds. Degrees of freedom: B. Welch, The Generalization of Student's Pro
 Different Population Variances are Involved, Biometrika 1947.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
 from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampled
@@ -46,6 +47,16 @@ class BootstrapConfig(BaseModel):
     """Another seed, other resamples."""
     level: float = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals; a difference counts as significant if p is below 1 - level."""
+
+    @model_validator(mode="after")
+    def _something_can_be_significant(self) -> "BootstrapConfig":
+        needed = math.floor(2 / self.alpha + 1e-9)  # the smallest p is 2 / (n_resamples + 1)
+        if self.n_resamples < needed:
+            raise ValueError(
+                f"n_resamples is {self.n_resamples}, of which no p is below {self.alpha:g} (level "
+                f"{self.level:g}), so that no difference would ever be significant; give at least {needed}"
+            )
+        return self
 
     @property
     def alpha(self) -> float:
@@ -146,7 +157,12 @@ def paired_bootstrap(
 
 
 def resample(
-    metric: str, labels: NDArray[Any], predictions: NDArray[Any], n_resamples: int, seed: int
+    metric: str,
+    labels: NDArray[Any],
+    predictions: NDArray[Any],
+    n_resamples: int,
+    seed: int,
+    together: NDArray[np.int64] | None = None,
 ) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, "k b"]]:
     """A metric of k predictions on the test set, and on resamples that all of them share.
 
@@ -156,10 +172,12 @@ def resample(
         predictions: `[k, n]`.
         n_resamples: number of resamples.
         seed: of the resampling.
+        together: `[n]`, a number for each example; those with the same one are drawn together. None: each is
+            drawn for itself.
 
     Raises:
-        InputError: there are fewer than two examples, the numbers of predictions and labels differ, or a
-            value is not finite; see also `stages.metrics.resampling.resampled`.
+        InputError: there are fewer than two examples, all are drawn together, the numbers of predictions and
+            labels differ, or a value is not finite; see also `stages.metrics.resampling.resampled`.
     """
     truth, answers_KN = labels.astype(np.float64), predictions.astype(np.float64)
     n = len(truth)
@@ -174,8 +192,14 @@ def resample(
             f"{wrong} labels or predictions of {n} examples are not finite, so no metric of theirs can be "
             "resampled; find out what made them"
         )
+    group = np.arange(n) if together is None else together
+    if (n_groups := int(group.max()) + 1) < 2:
+        raise InputError(
+            f"all {n} examples are of one query, so that nothing can be drawn; resampling needs two queries"
+        )
     itself = resampled(metric, truth, answers_KN, np.ones((n, 1)))[:, 0]
-    parts = [resampled(metric, truth, answers_KN, c) for c in draws(n, n_resamples, seed)]
+    drawn = draws(n_groups, n_resamples, seed)
+    parts = [resampled(metric, truth, answers_KN, counts[group]) for counts in drawn]
     return itself, np.concatenate(parts, axis=1)
 
 

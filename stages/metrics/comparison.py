@@ -23,7 +23,7 @@ from permafrost.stages.metrics.bootstrap import (
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores
 from permafrost.stages.metrics.predictions import Answers
 from permafrost.stages.metrics.records import Role
-from permafrost.stages.metrics.resampling import METRICS
+from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.storage.errors import InputError
 
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]
@@ -194,16 +194,20 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     n_seeds = len(a.tests), len(b.tests)
     if len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
         return None
-    first, metric, near = answers[0], a.metric, _SAME_SCORE
+    first, metric, near, together = answers[0], a.metric, _SAME_SCORE, None
     if isinstance(first, ExampleScores):
         metric, near = first.how, ROUNDED
     elif metric not in METRICS:
+        return None
+    else:
+        together = units(metric, first.digests[0])
+    if together is not None and not together.any():
         return None
     if not all(x.same_examples(first) for x in answers[1:]):
         return None
     predictions_KN = np.stack([x.predictions for x in answers])
     itself, values_KB = resample(
-        metric, first.labels, predictions_KN, config.n_resamples, config.seed
+        metric, first.labels, predictions_KN, config.n_resamples, config.seed, together
     )
     if np.abs(itself - [*a.tests, *b.tests]).max() > near:
         return None

@@ -6,7 +6,7 @@ a metric of all resamples takes a few matrix products or cumulative sums; no res
 Axes: b resamples, k predictions of the same examples, n examples, c classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float64
@@ -16,7 +16,8 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 Counts = Float64[np.ndarray, "n b"]
-"""How often each example is drawn, as whole numbers; each resample sums to n."""
+"""How often each example is drawn, as whole numbers; each resample sums to n, but where examples are drawn
+together."""
 
 METRICS = frozenset({"accuracy", "mcc", "f1", "spearman", "pearson", "spearman_pearson", "mrr"})
 """Metrics that can be resampled: those of `stages.fit.evaluate`."""
@@ -39,6 +40,19 @@ def draws(n_examples: int, n_resamples: int, seed: int) -> Iterator[Counts]:
         flat = (drawn_BN * n_now + np.arange(n_now)[:, None]).ravel()
         counts = np.bincount(flat, minlength=n_now * n_examples)
         yield counts.reshape(n_examples, n_now).astype(np.float64)
+
+
+def units(metric: str, first_texts: NDArray[np.int64] | Sequence[str]) -> NDArray[np.int64] | None:
+    """Which examples are drawn together, by number: those of one query, where a query has several relevant
+    documents and so several examples (`mrr`); None where each is drawn for itself.
+
+    Args:
+        metric: one of `METRICS`.
+        first_texts: what stands on the first side of each example.
+    """
+    if metric != "mrr":
+        return None
+    return np.unique(np.asarray(first_texts), return_inverse=True)[1].astype(np.int64)
 
 
 def resampled(
@@ -82,7 +96,7 @@ def resampled(
 
 
 def _mean(values_KN: NDArray[np.generic], counts_NB: Counts) -> NDArray[np.float64]:
-    return values_KN.astype(np.float64) @ counts_NB / len(counts_NB)
+    return values_KN.astype(np.float64) @ counts_NB / counts_NB.sum(axis=0)
 
 
 def _mcc(

@@ -58,7 +58,8 @@ class SameBest(_Config):
     says: str = Field(min_length=1)
     """In words, and where it stands."""
     by: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=2)
-    """Methods, one for each setting, whose best is sought: that with the highest mean over their tasks."""
+    """Methods, one for each setting, whose best is sought: that with the highest mean over the tasks
+    that they share."""
     of: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=2)
     """Others at the same settings, in the same order. On each task the one at the best setting is held
     against the best of the rest."""

@@ -120,8 +120,10 @@ def _same_best(
 ) -> Iterator[Comparison]:
     """The method at the setting that is best for the first ones, against the best of the rest. That one is
     picked by the very scores that are compared, which favours the contrary."""
-    means = {i: _mean(rows.get(name)) for i, name in enumerate(claim.by)}
-    found = {i: mean for i, mean in means.items() if mean is not None}
+    # By the tasks that all that were run share, so that none is better for an easier task.
+    given = {i: rows[name] for i, name in enumerate(claim.by) if name in rows}
+    shared = [p for p in range(len(table.columns)) if all(row.entries[p] for row in given.values())]
+    found = {i: _mean(row, shared) for i, row in given.items()} if shared else {}
     chosen = claim.of[max(found, key=lambda i: found[i])] if found else claim.of[0]
     others = [name for name in claim.of if name != chosen]
     tasks = claim.tasks or tuple(dict.fromkeys(column.task for column in table.columns))
@@ -138,10 +140,9 @@ def _same_best(
         yield _compared(claim, column.heading, chosen, rival, table, pair, places, config)
 
 
-def _mean(row: Row | None) -> float | None:
-    """Over the tasks on which a method was run."""
-    means = [e.mean for e in row.entries if e is not None] if row is not None else []
-    return sum(means) / len(means) if means else None
+def _mean(row: Row, places: Sequence[int]) -> float:
+    means = [entry.mean for p in places if (entry := row.entries[p])]
+    return sum(means) / len(means)
 
 
 def _comparisons(

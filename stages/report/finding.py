@@ -8,7 +8,13 @@ from permafrost.stages.report.canvas import shortened
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import hundredths
 from permafrost.stages.report.paired import mean_estimate, paired_difference, tested_text
-from permafrost.stages.report.tables import Average, ResultsTable, Row, averages
+from permafrost.stages.report.tables import (
+    Average,
+    ResultsTable,
+    Row,
+    averages,
+    scored_differently,
+)
 
 _NAME_CHARS = 60
 _MOST_NAMED = 2
@@ -25,6 +31,8 @@ def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False
     so_far = "Of what there is so far: " if has_gaps else ""
     if not table.compared:
         return f"{so_far}There are only controls here, and no method to compare with them."
+    if split := scored_differently(table):
+        return so_far + _unranked(table, split)
     mean = _mean(table, config)
     if mean is None:
         return so_far + _by_task(table, _why_no_mean(table, config))
@@ -32,6 +40,16 @@ def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False
     if not ranked.methods:
         return so_far + _by_task(table, "no method was run on all of them")
     return so_far + ranked.sentence()
+
+
+def _unranked(table: ResultsTable, split: dict[str, list[str]]) -> str:
+    """Where no number is one of all methods: what is best on the other tasks, if there are any."""
+    task, metrics = next(iter(split.items()))
+    on = shortened(task, _NAME_CHARS) if len(split) == 1 else f"{len(split)} tasks"
+    why = f"methods on {on} are scored by different metrics, {', '.join(metrics)}, which cannot be compared"
+    if all(column.task in split for column in table.columns):
+        return f"{why[0].upper()}{why[1:]}: none is called the best."
+    return _by_task(table, why, [*split])
 
 
 def _mean(table: ResultsTable, config: ReportConfig) -> Average | None:
@@ -114,7 +132,7 @@ class _Ranked:
         if not n_left_out:
             return on
         others = "1 more was" if n_left_out == 1 else f"{n_left_out} more were"
-        return f"{on} ({others} not run on all of them)"
+        return f"{on} ({others} not run on {'it' if n == 1 else 'all of them'})"
 
     def _against_methods(self, best: Row, others: Sequence[tuple[Row, float]]) -> list[str]:
         """Those within noise, and the next best if it is not among them."""
@@ -174,19 +192,20 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _by_task(table: ResultsTable, why: str) -> str:
+def _by_task(table: ResultsTable, why: str, left_out: Sequence[str] = ()) -> str:
     """For tasks without a mean: on how many of them a method is best, and on how many of those that may be
-    chance."""
+    chance. Some may be `left_out`."""
     places = [
         next(i for i, column in enumerate(table.columns) if column.task == task)
-        for task in dict.fromkeys(column.task for column in table.columns)
+        for task in dict.fromkeys(c.task for c in table.columns if c.task not in left_out)
     ]
     won = {row: [i for i in places if table.is_best(row, i)] for row in table.compared}
     best = max(won, key=lambda row: len(won[row]))
     near = [i for i in won[best] if any(table.is_tied(row, i) for row in table.compared)]
     noise = f", within noise of another on {len(near)} of those" if near else ""
+    others = "other tasks" if left_out else "tasks"
     return (
-        f"{_name(best)} is best on {len(won[best])} of {len(places)} tasks{noise}"
+        f"{_name(best)} is best on {len(won[best])} of {len(places)} {others}{noise}"
         f"{_beside_controls(table, best, places)} ({why})."
     )
 

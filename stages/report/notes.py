@@ -17,7 +17,13 @@ from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.standing import Standing, standings
-from permafrost.stages.report.tables import Average, Column, ResultsTable, averages
+from permafrost.stages.report.tables import (
+    Average,
+    Column,
+    ResultsTable,
+    averages,
+    scored_differently,
+)
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one example changes the metric by more than this."""
@@ -122,22 +128,11 @@ def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing])
 
 def metrics_note(table: ResultsTable) -> tuple[str, ...]:
     """A note on each task that is scored by one metric for some methods and by another for the others."""
-    places: dict[str, list[int]] = {}
-    for place, column in enumerate(table.columns):
-        places.setdefault(column.task, []).append(place)
-    notes: list[str] = []
-    for task, at in places.items():
-        scored = [
-            [place for place in at if row.entries[place] is not None] for row in table.compared
-        ]
-        if len(at) == 1 or any(len(places) > 1 for places in scored):
-            continue
-        metrics = [table.columns[place].metric for place in at]
-        notes.append(
-            f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
-            f"compared. One metric for all of them: 'metrics: {{{task}: {metrics[0]}}}' in the experiment."
-        )
-    return tuple(notes)
+    return tuple(
+        f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
+        f"compared. One metric for all of them: 'metrics: {{{task}: {metrics[0]}}}' in the experiment."
+        for task, metrics in scored_differently(table).items()
+    )
 
 
 def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tuple[str, ...]:

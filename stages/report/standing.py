@@ -24,7 +24,7 @@ from permafrost.stages.metrics.bootstrap import (
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, read_example_scores
 from permafrost.stages.metrics.predictions import Answers, read_answers
-from permafrost.stages.metrics.resampling import METRICS
+from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.stages.report.cells import CellResult
 
 _SAME_SCORE = 1e-9
@@ -159,12 +159,16 @@ def _examples(result: CellResult, metric: str) -> _Examples | None:
 def _resampled(
     group: Sequence[tuple[CellResult, _Examples]], metric: str, config: BootstrapConfig
 ) -> list[_Resampled]:
-    first, near = group[0][1], _SAME_SCORE
+    first, near, together = group[0][1], _SAME_SCORE, None
     if isinstance(first, ExampleScores):
         metric, near = first.how, ROUNDED
+    else:
+        together = units(metric, first.sides[0])
+    if together is not None and not together.any():
+        return []  # one query, of which nothing can be drawn
     predictions_KN = np.stack([answers.predictions for _, answers in group])
     itself, values_KB = resample(
-        metric, first.labels, predictions_KN, config.n_resamples, config.seed
+        metric, first.labels, predictions_KN, config.n_resamples, config.seed, together
     )
     return [
         _Resampled(result, metric, float(value), values)

@@ -274,6 +274,19 @@ def _row(name: str, role: Role, columns: Sequence[Column], results: Sequence[Cel
     )
 
 
+def scored_differently(table: ResultsTable) -> dict[str, list[str]]:
+    """Tasks on which some methods are scored by one metric and the others by another, with these metrics."""
+    places: dict[str, list[int]] = {}
+    for place, column in enumerate(table.columns):
+        places.setdefault(column.task, []).append(place)
+    found: dict[str, list[str]] = {}
+    for task, at in places.items():
+        scored = [[i for i in at if row.entries[i] is not None] for row in table.compared]
+        if len(at) > 1 and all(len(own) <= 1 for own in scored):
+            found[task] = [table.columns[i].metric for i in at]
+    return found
+
+
 def averages(columns: Sequence[ScoredTask], rule: AverageRule) -> tuple[Average, ...]:
     """A mean for each category and then one over all tasks, each of at least two tasks.
 

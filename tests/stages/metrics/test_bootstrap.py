@@ -20,7 +20,7 @@ from permafrost.stages.metrics.bootstrap import (
     paired_bootstrap,
     resample,
 )
-from permafrost.stages.metrics.resampling import METRICS, draws, resampled
+from permafrost.stages.metrics.resampling import METRICS, draws, resampled, units
 from permafrost.storage.errors import InputError
 
 N = 60
@@ -327,6 +327,42 @@ def test_a_seed_more_of_the_same_predictions_changes_nothing():
 def test_what_cannot_be_resampled_is_refused(metric, labels, predictions, says):
     with pytest.raises(InputError, match=says):
         bootstrap_interval(metric, labels, predictions)
+
+
+def test_the_documents_of_one_query_are_drawn_together():
+    """Each query's answers are alike, so that there are as many observations as queries, not as pairs."""
+    draw = np.random.default_rng(0)
+    n_queries, n_each = 50, 38
+    covered = 0
+    for trial in range(60):
+        shares = draw.beta(0.5, 0.5, n_queries)  # of right answers, by query
+        ranks = np.where(draw.random((n_queries, n_each)) < shares[:, None], 1.0, 2.0)
+        queries = np.repeat(np.arange(n_queries), n_each)
+        together = units("mrr", queries)
+        itself, values = resample("mrr", ranks.ravel(), ranks.ravel()[None], 400, trial, together)
+        assert itself[0] == pytest.approx((1 / ranks).mean())
+        low, high = np.quantile(values[0], [0.025, 0.975])
+        covered += low <= 0.75 <= high  # half of the answers are right on average
+    assert covered >= 50, "about 57 of 60; pairs drawn one by one cover 13"
+    # A pair more of every kind is no more evidence.
+    twice = np.repeat(ranks.ravel(), 2)
+    _, more = resample("mrr", twice, twice[None], 400, trial, units("mrr", np.repeat(queries, 2)))
+    assert np.allclose(more, values)
+
+
+def test_one_query_alone_cannot_be_drawn_and_other_metrics_draw_examples():
+    ranks = np.ones(4)
+    with pytest.raises(InputError, match="all 4 examples are of one query"):
+        resample("mrr", ranks, ranks[None], 100, 0, units("mrr", ["q"] * 4))
+    assert units("accuracy", ["q", "q", "r"]) is None
+    assert units("mrr", ["q", "r", "q"]).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("n", "level", "needed"), [(100, 0.99, 200), (1000, 0.999, 2000)])
+def test_resamples_too_few_for_any_difference_are_refused(n: int, level: float, needed: int):
+    with pytest.raises(ValidationError, match=f"no difference .* give at least {needed}"):
+        BootstrapConfig(n_resamples=n, level=level)
+    assert BootstrapConfig(n_resamples=needed, level=level).n_resamples == needed
 
 
 def test_the_level_of_a_test_is_what_the_interval_leaves():

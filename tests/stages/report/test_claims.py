@@ -361,6 +361,28 @@ def test_the_best_setting_of_one_is_held_against_the_best_other_of_another(
     assert [c["higher"] for c in claims_summary([result])[0]["comparisons"]] == ["head 1"] * 2
 
 
+def test_the_best_setting_is_that_of_the_tasks_that_all_settings_share(tmp_path: Path) -> None:
+    """Setting 1 was not run on the hard task; it is not better for that."""
+    scores = {"easy": (0.9, 0.8), "hard": (0.3, None)}
+    cells = [
+        cell(tmp_path, f"probe {i}", right, task=task, draw=i)
+        for task, by_setting in scores.items()
+        for i, right in enumerate(by_setting)
+        if right is not None
+    ]
+    cells += [
+        cell(tmp_path, f"head {i}", right, "easy", draw=i) for i, right in enumerate((0.9, 0.6))
+    ]
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    claim = {"kind": "same_best", "says": "c", "tasks": ["easy"]}
+    claim |= {"by": ["probe 0", "probe 1"], "of": ["head 0", "head 1"]}
+    said = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
+    (result,) = claim_results(said, table, REPORT.bootstrap, NO_CURVES)
+    (on_easy,) = result.comparisons
+    assert (on_easy.higher, on_easy.outcome) == ("head 0", "confirmed")
+
+
 def test_a_best_setting_of_what_was_not_run_is_not_known(tmp_path: Path) -> None:
     results = read_results(at_settings(tmp_path, a=(0.6, 0.9, 0.7)))
     table = annotated(tabulate(results), results, REPORT)

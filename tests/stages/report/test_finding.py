@@ -186,6 +186,29 @@ def test_a_method_that_lacks_a_task_is_left_out_and_said(tmp_path: Path):
     assert "(no method was run on all of them)" in said(apart)
 
 
+def test_scores_of_different_metrics_are_not_ranked(tmp_path: Path):
+    """As of a pooling and a head on graded pairs, by their defaults; neither is said to be absent."""
+    cells = [
+        cell(tmp_path, "mean", 0.5, metric="f1"),
+        cell(tmp_path, "head", 0.9, draw=1),
+        cell(tmp_path, "chance", 0.5, draw=2),
+    ]
+    assert said(cells) == (
+        "Methods on t are scored by different metrics, f1, accuracy, which cannot be compared: none is "
+        "called the best."
+    )
+    more = [*cells, *(cell(tmp_path, m, r, "u", draw=3) for m, r in (("mean", 0.9), ("head", 0.6)))]
+    assert said(more) == (
+        "mean is best on 1 of 1 other tasks, with no control (methods on t are scored by different metrics, "
+        "f1, accuracy, which cannot be compared)."
+    )
+    # Both metrics of every method can be compared one by one.
+    both = [
+        cell(tmp_path / "b", m, r, metric=k) for m, r in (("a", 0.9), ("b", 0.8)) for k in ("f1",)
+    ]
+    assert said(both).startswith("a scores highest on t, with f1 ")
+
+
 def test_gaps_and_controls_alone_are_said(tmp_path: Path):
     cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "chance", 0.5)]
     assert said(cells, has_gaps=True).startswith("Of what there is so far: good reaches")
