@@ -71,7 +71,7 @@ class SharedBackbone:
     """
 
     def __init__(self) -> None:
-        self._loaded: tuple[tuple[str, str, str], Backbone] | None = None
+        self._loaded: tuple[tuple[str, str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
         self._gpu = GpuLock()
 
@@ -99,7 +99,8 @@ class SharedBackbone:
         from permafrost.stages.extraction.backbone import load_backbone
 
         dtype = dtype or target.identity.compute_dtype
-        wanted = (target.files.weights_digest, dtype, device)
+        files = target.files
+        wanted = (files.weights_digest, files.tokenizer_digest, dtype, device)
         if self._loaded is None or self._loaded[0] != wanted:
             self._loaded = None  # freed before another one is loaded
             self._loaded = wanted, load_backbone(target.files, dtype, device)

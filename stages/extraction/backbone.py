@@ -1,5 +1,7 @@
 """Frozen backbones: sizes from the config, tokenizer, and the loaded network."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pickle import UnpicklingError
 from typing import Any, Literal, cast
@@ -40,6 +42,11 @@ __all__ = [
 
 _UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, SafetensorError, UnpicklingError)
 """Errors that damaged or foreign weight files raise."""
+
+_STORED_BESIDE = re.compile(
+    r"attn\.(masked_)?bias$|attention\.(masked_)?bias$|inv_freq$|position_ids$"
+)
+"""Masks, frequencies and positions that older versions of transformers stored with the weights."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +89,20 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
         d_head=d_head,
         has_final_norm=family.has_final_norm(config),
         is_decoder=family.is_decoder,
-        max_positions=config.max_position_embeddings - unused,
+        max_positions=_longest(config) - unused,
     )
+
+
+def _longest(config: "transformers.PreTrainedConfig") -> int:
+    """Positions that a text may have. With `longrope` those up to which frequencies are the same: beyond it
+    transformers takes others for all texts of a batch, so that a text's states would depend on its batch."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if rope.get("rope_type", rope.get("type")) != "longrope":
+        return config.max_position_embeddings
+    original = rope.get("original_max_position_embeddings") or getattr(
+        config, "original_max_position_embeddings", None
+    )
+    return min(original or config.max_position_embeddings, config.max_position_embeddings)
 
 
 def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBase":
@@ -193,7 +212,27 @@ def _load_model(
             f"needs, among them {', '.join(missing[:5])}; transformers would fill them with random numbers. "
             f"Check that config.json belongs to these weights"
         )
+    if unread := _unread(info["unexpected_keys"], family, config.num_hidden_layers):
+        raise InputError(
+            f"the checkpoint {files.folder} has {len(unread)} weights in its blocks that a "
+            f"{quoted(config.model_type)} model of its config.json does not read, among them "
+            f"{', '.join(unread[:5])}; without them its states are those of another model. Check that "
+            "config.json belongs to these weights, and that transformers still has this kind of model"
+        )
     return model
+
+
+def _unread(unexpected: Iterable[str], family: Family, n_layers: int) -> list[str]:
+    """Weights of the blocks that were not loaded; not those of blocks that the config leaves out, nor masks
+    and frequencies that older checkpoints hold beside the weights."""
+    block = re.compile(rf"(?:^|\.){re.escape(family.blocks)}\.(\d+)\.")
+    return sorted(
+        name
+        for name in unexpected
+        if (found := block.search(name))
+        and int(found[1]) < n_layers
+        and not _STORED_BESIDE.search(name)
+    )
 
 
 def _config(files: BackboneFiles) -> "transformers.PreTrainedConfig":

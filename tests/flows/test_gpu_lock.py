@@ -136,7 +136,7 @@ def test_a_backbone_is_kept_between_nodes_unless_another_process_waits(
     target = cast(
         "Any",
         SimpleNamespace(
-            files=SimpleNamespace(weights_digest="w"),
+            files=SimpleNamespace(weights_digest="w", tokenizer_digest="t"),
             identity=SimpleNamespace(compute_dtype="float32"),
         ),
     )

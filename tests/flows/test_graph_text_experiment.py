@@ -1,6 +1,8 @@
 """An experiment of graph-text models: from graphs to the table of the report."""
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,21 @@ def test_a_tuned_backbone_reads_nothing_that_is_stored_of_descriptions(
     labels = [node.label for node in alone.nodes.graph]
     assert "corpus pairs descriptions" in labels
     assert "extract pairs descriptions" not in labels
+
+
+def test_a_backbone_of_the_same_weights_keeps_its_own_tokenizer(
+    first_run: tuple[Path, Path, PipelineResult], tmp_path: Path
+) -> None:
+    """As two fine-tunings that differ in the words that they know."""
+    path, home, _ = first_run
+    target, shared = look(path, home).stores[DEFAULT_RECIPE].targets[0], SharedBackbone()
+    files = replace(target.files, folder=tmp_path / "other", tokenizer_digest="another")
+    shutil.copytree(target.files.folder, files.folder)
+    first = shared.load(target, "cpu")
+    second = shared.load(replace(target, files=files), "cpu")
+    assert second.files.folder == files.folder
+    assert second.tokenizer is not first.tokenizer
+    assert shared.load(replace(target, files=files), "cpu") is second
 
 
 def test_a_backbone_of_ones_own_is_no_other_nodes(

@@ -51,7 +51,7 @@ class EchoRecipe(Recipe):
     """
 
     kind: Literal["echo"] = "echo"
-    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {"spelling", "unseen"}
+    later_fields: ClassVar[frozenset[str]] = Recipe.later_fields | {"spelling", "unseen", "between"}
     says_text_twice: ClassVar[bool] = True
     spelling: Literal["asked", "htp"] = "asked"
     """Which template to use if none is given: ours, which asks for the repetition, or HTP's (section 5.3),
@@ -61,8 +61,10 @@ class EchoRecipe(Recipe):
     unseen: Unseen = "nothing"
     """What tokens of the second copy do not attend to in the first (HTP, figure 2), for decoders: all of it
     (`first copy`), what comes later in the text than themselves, or what comes earlier, each by characters.
-    Tokens between the copies attend to nothing of the first then, as they would pass it on.
     `second copy` is the control, the first not seeing the second, which causal attention hides anyway."""
+    between: Literal["auto", "seeing", "blind"] = "auto"
+    """Whether tokens between the copies attend to the first one. If they do (`seeing`), they pass on to the
+    second what is hidden from it; `auto` is `blind` where something is hidden from the second copy."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,15 +101,19 @@ class EchoRecipe(Recipe):
                 f"the recipe {self.name()} hides {self.unseen!r} from the other copy, which is made for "
                 f"causal decoders, but {sizes.model_type} is an encoder; use a decoder, or unseen: nothing"
             )
-        return super().definite(sizes)
+        hides = self.unseen in ("first copy", "later tokens", "earlier tokens")
+        between = "blind" if hides and self.between == "auto" else self.between
+        return super().definite(sizes) | {"between": between}
 
     def _masked(self, filled: Filled, first_char: int) -> TextInput:
         start, end = overlapping(filled.encoding, first_char, len(filled.text))
         first = np.asarray(filled.encoding.offsets[start:end], dtype=np.int64) - first_char
         own = np.asarray(filled.encoding.offsets[filled.start : filled.end], dtype=np.int64)
-        between = np.tile([start, end], (filled.start - end, 1))
+        # A store that was made before there was a choice has no `blind` in its identity.
+        first_query = end if self.between == "blind" else filled.start
+        between = np.tile([start, end], (filled.start - first_query, 1))
         ranges = np.concatenate([between, start + self._ranges(own - filled.first_char, first)])
-        queries = np.arange(end, filled.end)
+        queries = np.arange(first_query, filled.end)
         if self.unseen == "second copy":
             queries = np.arange(start, end)
             ranges = np.tile([filled.start, filled.end], (len(queries), 1))

@@ -29,7 +29,14 @@ from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import PlainRecipe, encode
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.references import close
-from tests.stages.extraction.tiny_models import TEXTS, VOCABULARY, save_model
+from tests.stages.extraction.tiny_models import (
+    D_MODEL,
+    N_HEADS,
+    N_LAYERS,
+    TEXTS,
+    VOCABULARY,
+    save_model,
+)
 
 Files = Callable[[str], BackboneFiles]
 
@@ -140,6 +147,57 @@ def test_a_checkpoint_that_lacks_weights_is_refused(
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=f"lacks 1 weights .* among them {dropped}"):
         load_backbone(files_of(folder), "float32", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "unread"),
+    [
+        ("bert", "encoder.layer.1.attention.self.distance_embedding.weight"),
+        ("mistral", "layers.0.self_attn.q_proj.bias"),
+    ],
+)
+def test_weights_of_blocks_that_nothing_reads_are_refused(
+    copy: Callable[[str], Path], model_type: str, unread: str
+) -> None:
+    """As of positions that transformers has no code for any more, or of biases that the config denies."""
+    folder = copy(model_type)
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        weights | {unread: torch.ones(D_MODEL)}, folder / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(InputError, match=f"has 1 weights in its blocks .* among them {unread}"):
+        load_backbone(files_of(folder), "float32", "cpu")
+
+
+def test_what_stands_beside_the_blocks_weights_does_not_matter(copy: Callable[[str], Path]) -> None:
+    """Heads, masks and frequencies of older checkpoints, and blocks that the config leaves out."""
+    beside = {
+        "llama": (
+            "layers.0.self_attn.rotary_emb.inv_freq",
+            f"layers.{N_LAYERS}.mlp.up_proj.weight",
+        ),
+        "gpt2": ("h.0.attn.bias", "h.1.attn.masked_bias"),
+        "bert": ("cls.predictions.bias", "embeddings.position_ids"),
+    }
+    for model_type, names in beside.items():
+        folder = copy(model_type)
+        weights = load_file(folder / "model.safetensors")
+        more = {name: torch.ones(3) for name in names}
+        save_file(weights | more, folder / "model.safetensors", {"format": "pt"})
+        assert load_backbone(files_of(folder), "float32", "cpu").sizes.n_layers == N_LAYERS
+
+
+def test_long_positions_of_other_frequencies_are_out_of_reach(tmp_path: Path) -> None:
+    """Beyond them transformers computes all texts of a batch with other frequencies."""
+    n = D_MODEL // N_HEADS // 2
+    rope: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10_000.0}
+    original = {"original_max_position_embeddings": 16}
+    rope |= {"partial_rotary_factor": 1.0, **original}
+    rope |= {"short_factor": [1.0] * n, "long_factor": [4.0] * n}
+    folder = save_model("phi3", tmp_path / "phi3", rope_parameters=rope, **original)
+    assert read_sizes(files_of(folder)).max_positions == 16
+    plain = save_model("phi3", tmp_path / "plain")
+    assert read_sizes(files_of(plain)).max_positions == 64
 
 
 def test_a_missing_pooler_does_not_matter_because_nothing_reads_it(

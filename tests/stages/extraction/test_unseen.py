@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from permafrost.stages.extraction.backbone import Backbone
-from permafrost.stages.extraction.recipes import EchoRecipe, Encoded, resolve_recipe
+from permafrost.stages.extraction.recipes import EchoRecipe, Encoded, encode, resolve_recipe
+from permafrost.stages.extraction.recipes.recipe import recipe_identity, recipe_of
 from permafrost.stages.finetune.token_place import require_fits
 from permafrost.stages.sensitivity.config import require_differentiable
 from permafrost.storage.errors import InputError
@@ -132,6 +133,29 @@ def test_nothing_of_the_first_copy_reaches_the_second(pair: Pairs, spelling: str
         rows, changed = (per_text(x[last], batch)[i] for x in (ours, theirs))
         assert not close(rows[: int(start)], changed[: int(start)]), "the first copy is another one"
         assert close(rows[int(start) :], changed[int(start) :])
+
+
+def test_stores_that_were_made_before_keep_their_ids_and_others_get_one(pair: Pairs) -> None:
+    """Whether the words between see the first copy is in the identity, as it changes states."""
+    sizes = pair("llama").backbone.sizes
+    plain = recipe_identity(resolve_recipe(EchoRecipe(), sizes))
+    assert "between" not in plain
+    hidden = recipe_identity(resolve_recipe(EchoRecipe(unseen="first copy"), sizes))
+    assert hidden["between"] == "blind"
+    assert "between" not in recipe_identity(resolve_recipe(EchoRecipe(unseen="second copy"), sizes))
+    # What an earlier store says: no choice, so that the words saw the first copy.
+    earlier = recipe_of({name: value for name, value in hidden.items() if name != "between"})
+    backbone = pair("llama").backbone
+    now, then = (
+        encode(r, backbone.tokenizer, TEXTS, 64).unseen for r in (recipe_of(hidden), earlier)
+    )
+    assert now is not None
+    assert then is not None
+    seeing = EchoRecipe(unseen="first copy", between="seeing")
+    asked = encode(resolve_recipe(seeing, sizes), backbone.tokenizer, TEXTS, 64).unseen
+    assert asked is not None
+    assert all(np.array_equal(a, b) for a, b in zip(asked, then, strict=True))
+    assert sum(map(len, now)) > sum(map(len, then))
 
 
 def test_it_is_refused_where_it_has_no_meaning(pair: Pairs) -> None:
