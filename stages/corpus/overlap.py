@@ -1,4 +1,5 @@
-"""Test texts that also occur in train, and scores on the test examples without any."""
+"""Test texts that also occur in train, scores on the test examples without any, and examples of dev that are
+in another split too."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,15 +33,40 @@ def overlap_metrics(
     Returns:
         `overlap`, the share of test examples with a text that train has as a first text, a second one or a
         hard negative, whether or not a method reads these; `n_clean_test`, the number of the others;
-        `clean_test`, their score. All None without a train split.
+        `clean_test`, their score. These are None without a train split. `test_in_dev`, the share of test
+        examples that are in dev with all their texts, so that what is chosen on dev is chosen on test, and
+        `dev_in_train`, that of dev in train; None without these splits.
     """
-    seen = train_texts(examples)
+    seen, dev = train_texts(examples), _keys(_sides(examples, "dev"))
+    shared = {
+        "test_in_dev": _share_in(_keys(sides), dev),
+        "dev_in_train": _share_in(dev, _keys(_sides(examples, "train"))),
+    }
     if not len(seen):
-        return {"overlap": None, "n_clean_test": None, "clean_test": None}
+        return {"overlap": None, "n_clean_test": None, "clean_test": None, **shared}
     is_seen = np.isin(np.stack(sides), seen)
     clean = np.asarray(~is_seen.any(axis=0), np.bool_)
     return {
         "overlap": float(np.mean(~clean)),
         "n_clean_test": int(clean.sum()),
         "clean_test": measure(clean) if clean.any() else None,
+        **shared,
     }
+
+
+def _sides(examples: pa.Table, split: str) -> list[NDArray[np.int64]]:
+    """The texts of a split's examples; of single texts the first side alone."""
+    rows = examples.filter(pc.field("split") == split)
+    second = rows.column("text_pair")
+    names = ["text"] if second.null_count == len(second) else ["text", "text_pair"]
+    return [rows.column(name).fill_null(-1).to_numpy().astype(np.int64) for name in names]
+
+
+def _keys(sides: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """A number for each example, the same for examples of the same texts in the same order."""
+    first, second = sides[0], sides[1] if len(sides) > 1 else np.full(len(sides[0]), -1)
+    return first * (1 << 31) + second + 1
+
+
+def _share_in(keys: NDArray[np.int64], others: NDArray[np.int64]) -> float | None:
+    return float(np.isin(keys, others).mean()) if len(keys) and len(others) else None

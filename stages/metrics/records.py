@@ -117,6 +117,10 @@ class Metrics(BaseModel):
     """Number of the other test examples."""
     clean_test: float | None = None
     """The metric on these; None if there are too few."""
+    test_in_dev: float | None = None
+    """Share of test examples that are in dev too; None without dev, or of a result that does not say."""
+    dev_in_train: float | None = None
+    """The same of dev in train."""
     texts_in_train: dict[str, TextsInTrain] | None = None
     """For an evaluation, by role; None for a method without training, and for other results."""
     choice: dict[str, str | int | float | bool | None] = {}

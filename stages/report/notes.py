@@ -72,6 +72,7 @@ def annotated(
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(replace(table, standings=by_column), bootstrap),
             *overlap_note(columns),
+            *dev_overlap_notes(columns),
             *trained_texts_note(results),
         ),
     )
@@ -239,6 +240,26 @@ def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
         f"Test examples that share a text with train: {'; '.join(shared.values())}. Scores on the others are "
         "in report.html, and in results.parquet as clean_test.",
     )
+
+
+def dev_overlap_notes(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Notes on tasks whose dev is no set of its own."""
+    in_dev = {c.task: f"{c.task} {hundredths(c.test_in_dev)} %" for c in columns if c.test_in_dev}
+    in_train = {
+        c.task: f"{c.task} {hundredths(c.dev_in_train)} %" for c in columns if c.dev_in_train
+    }
+    notes: list[str] = []
+    if in_dev:
+        notes.append(
+            f"Test examples that are in dev too: {'; '.join(in_dev.values())}. Layers, settings and epochs "
+            "were chosen on them, so that their scores are too high."
+        )
+    if in_train:
+        notes.append(
+            f"Dev examples that are in train too: {'; '.join(in_train.values())}. What was chosen on them "
+            "was chosen by what had been learnt."
+        )
+    return tuple(notes)
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:

@@ -42,6 +42,10 @@ class Column:
     """Share of each class in test."""
     overlap: float | None = None
     """Share of test examples that share a text with train."""
+    test_in_dev: float | None = None
+    """Share of test examples that are in dev too."""
+    dev_in_train: float | None = None
+    """Share of dev examples that are in train too."""
 
     @property
     def balance_text(self) -> str:
@@ -255,6 +259,8 @@ def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResul
         part=next(r.cell.part for r in results if r.cell.task == task),
         class_balance=next((m.class_balance for m in of_task if m.class_balance), None),
         overlap=next((m.overlap for m in of_task if m.overlap is not None), None),
+        test_in_dev=next((m.test_in_dev for m in of_task if m.test_in_dev is not None), None),
+        dev_in_train=next((m.dev_in_train for m in of_task if m.dev_in_train is not None), None),
     )
 
 

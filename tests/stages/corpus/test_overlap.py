@@ -11,6 +11,8 @@ from permafrost.stages.scoring.controls import LengthControl, run_control
 from permafrost.stages.scoring.similarity import SimilarityConfig, score_pairs
 from permafrost.storage.keys import text_digest
 
+ALONE = {"test_in_dev": None, "dev_in_train": None}
+"""Where there is no dev."""
 NOTHING = {"overlap": None, "n_clean_test": None, "clean_test": None}
 
 
@@ -35,7 +37,7 @@ def test_a_text_on_either_side_of_either_split_counts() -> None:
     sides = [np.array([0, 1, 2, 3, 9]), np.array([10, 11, 0, 13, 19])]
     found = overlap_metrics(examples([(0, 13), (5, 6)]), sides, measured)
     # Test pairs 0 and 2 have text 0, pair 3 has text 13.
-    assert found == {"overlap": 3 / 5, "n_clean_test": 2, "clean_test": 1 + 4}
+    assert found == {"overlap": 3 / 5, "n_clean_test": 2, "clean_test": 1 + 4} | ALONE
 
 
 def test_hard_negatives_of_train_are_texts_that_it_has() -> None:
@@ -43,20 +45,33 @@ def test_hard_negatives_of_train_are_texts_that_it_has() -> None:
     plain = examples([(7, 8), (5, 6)])
     assert overlap_metrics(plain, sides, measured)["overlap"] == 0
     found = overlap_metrics(examples([(7, 8), (5, 6)], [[11, 4], []]), sides, measured)
-    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 0 + 2}
+    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 0 + 2} | ALONE
 
 
 def test_single_texts_have_no_second_side() -> None:
     found = overlap_metrics(examples([(0, None)]), [np.array([0, 1, 2])], measured)
-    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 1 + 2}
+    assert found == {"overlap": 1 / 3, "n_clean_test": 2, "clean_test": 1 + 2} | ALONE
 
 
 def test_without_train_or_without_a_clean_part_there_is_no_score() -> None:
     sides = [np.array([0, 1])]
     only_dev = examples([(0, None)]).set_column(0, EXAMPLES.field("split"), [["dev"]])
-    assert overlap_metrics(only_dev, sides, measured) == NOTHING
+    in_dev = {"test_in_dev": 1 / 2, "dev_in_train": None}
+    assert overlap_metrics(only_dev, sides, measured) == NOTHING | in_dev
     found = overlap_metrics(examples([(0, None), (1, None)]), sides, measured)
-    assert found == {"overlap": 1.0, "n_clean_test": 0, "clean_test": None}
+    assert found == {"overlap": 1.0, "n_clean_test": 0, "clean_test": None} | ALONE
+
+
+def test_dev_that_is_another_split_is_counted_by_whole_examples() -> None:
+    """A text that pairs of dev and test share, such as a document of a search, is none of both."""
+    pairs = {"train": [(0, 1), (2, 3)], "dev": [(0, 1), (4, 5), (4, 7), (8, 9)]}
+    rows = [(split, a, b) for split, of_split in pairs.items() for a, b in of_split]
+    names, first, second = zip(*rows, strict=True)
+    columns = {"split": names, "text": first, "text_pair": second, "label": [0.0] * len(rows)}
+    table = pa.table(columns, EXAMPLES)
+    sides = [np.array([4, 4, 5, 8, 6]), np.array([5, 6, 4, 9, 1])]
+    found = overlap_metrics(table, sides, measured)
+    assert (found["test_in_dev"], found["dev_in_train"]) == (2 / 5, 1 / 4)
 
 
 def graded(test: list[tuple[int, int, float]], train: list[tuple[int, int]]) -> Corpus:

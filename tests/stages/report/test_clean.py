@@ -125,6 +125,21 @@ def test_without_overlap_there_is_neither_a_note_nor_a_table(grid: Grid, tmp_pat
     assert "that train has" not in page.source
 
 
+def test_a_dev_that_is_another_split_is_said(grid: Grid, tmp_path: Path):
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, test_in_dev=1.0, dev_in_train=0.25)
+    source = Page(grid.write(tmp_path / "report") / "report.html").source
+    (task, *_) = (c.task for c in grid.cells)
+    assert f"Test examples that are in dev too: {task} 100.0 %" in source
+    assert "so that their scores are too high." in source
+    assert f"Dev examples that are in train too: {task} 25.0 %" in source
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, test_in_dev=0.0, dev_in_train=None)
+    again = Page(grid.write(tmp_path / "again") / "report.html").source
+    assert "that are in dev too" not in again
+    assert "that are in train too" not in again
+
+
 def test_a_method_with_a_seed_that_has_no_clean_score_is_left_out(mixed: Grid):
     mixed.edit_metrics(0, clean_test=None)
     found = clean_table(read_results(mixed.cells), results_table(mixed.cells))

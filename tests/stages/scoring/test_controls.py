@@ -103,6 +103,8 @@ def test_the_files_have_the_layout_of_every_scored_method(tmp_path: Path) -> Non
         "overlap": 0.0,
         "n_clean_test": 20,
         "clean_test": 1.0,
+        "test_in_dev": 0.0,
+        "dev_in_train": 0.0,
         "choice": {"c": 0.5, "n_features": 22},
         "n_parameters": 23,
     }
