@@ -161,8 +161,8 @@ class _CarvedTest(_Config):
         Examples that share a text (a first text, for `from_train_queries`) form one group. Every class, or
         every decile of graded pairs, contributes its share, by largest remainder; within each, groups with
         low seeded hashes come first, so that the order of the rows does not matter. A group larger than what
-        is still needed stays in train, and so does the last group of a class; test may then be smaller than
-        its share.
+        is still needed stays in train, and so does the last group of a class, or one that has a class' last
+        rows beside those of another class; test may then be smaller than its share.
 
         Args:
             examples: of a corpus.
@@ -175,12 +175,15 @@ class _CarvedTest(_Config):
         groups = self._groups(examples, digests, task)
         strata = _strata(groups, task)
         n_rows = sum(len(g.rows) for g in groups)
+        left = _class_counts(examples, [i for g in groups for i in g.rows], task)
         chosen: list[int] = []
         # A fraction, so that 0.1 of 30 is exactly 3 on every machine.
         share = Fraction(str(self.fraction))
         for stratum, n_wanted in zip(strata, _quotas(strata, share), strict=True):
             for group in sorted(stratum, key=lambda g: g.order)[: len(stratum) - 1]:
-                if len(group.rows) <= n_wanted:
+                taken = _class_counts(examples, group.rows, task)
+                if len(group.rows) <= n_wanted and all(left[c] > n for c, n in taken.items()):
+                    left -= taken
                     chosen += group.rows
                     n_wanted -= len(group.rows)
         if not chosen:
@@ -328,6 +331,14 @@ def _strata(groups: Sequence[_Group], task: TaskKind) -> list[list[_Group]]:
     for group in groups:
         by_label.setdefault(group.label, []).append(group)
     return [by_label[label] for label in sorted(by_label)]
+
+
+def _class_counts(examples: pa.Table, rows: Sequence[int], task: TaskKind) -> "Counter[float]":
+    """Examples of each class among these; none where labels are no classes."""
+    if task == "similarity":
+        return Counter()
+    labels = examples.column("label").take(pa.array(rows, pa.int64())).drop_null()
+    return Counter(labels.to_pylist())
 
 
 def _quotas(strata: Sequence[Sequence[_Group]], share: Fraction) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -323,7 +324,22 @@ def _csv(
     converting = pa.csv.ConvertOptions(
         column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
     )
-    return pa.csv.read_csv(path, *options, converting)
+    table = pa.csv.read_csv(path, *options, converting)
+    return _with_names(table, path, options, dict.fromkeys(labels))
+
+
+def _with_names(table: pa.Table, path: Path, options: Reading, labels: Iterable[str]) -> pa.Table:
+    """The labels as text where different ones were read as one number, as 1 and 01."""
+    for name in labels:
+        if not pa.types.is_integer(table.schema.field(name).type):
+            continue
+        as_text = pa.csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
+        written = pa.csv.read_csv(path, *options, as_text).column(name)
+        trimmed = pc.utf8_trim_whitespace(written)
+        present = trimmed.filter(pc.not_equal(trimmed, ""))
+        if pc.count_distinct(present).as_py() > pc.count_distinct(table.column(name)).as_py():
+            table = table.set_column(table.schema.get_field_index(name), name, trimmed)
+    return table
 
 
 def _txt(path: Path, how: TextFormat, wanted: Sequence[str]) -> pa.Table:

@@ -183,6 +183,23 @@ def test_what_is_not_what_it_says_is_refused(
         content(made.build())
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["01", "1", "2", "02"], ("01", "02", "1", "2")),
+        (["1", " 1", "2", "1"], ("1", "2")),
+        (["01", "02", "01", "02"], ("1", "2")),
+        (["10", "9", "10", "9"], ("9", "10")),
+    ],
+)
+def test_labels_that_differ_as_text_are_not_read_as_one_number(
+    tmp_path: Path, labels: list[str], names: tuple[str, ...]
+) -> None:
+    rows = "".join(f"t{i},{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "x.csv").write_text(f"text,label\n{rows}")
+    assert source(tmp_path / "x.csv").build().label_names == names
+
+
 def test_an_encoding_of_parquet_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"], "label": [1]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match="is parquet, whose text is UTF-8"):

@@ -175,3 +175,13 @@ def test_the_key_holds_how_test_is_taken(tmp_path: Path) -> None:
     tests = [{"kind": "given"}, *({"kind": "from_train", "fraction": f} for f in (0.1, 0.2))]
     facts = [config(path, "classification", t).facts() for t in tests]
     assert facts[0] != facts[1] != facts[2]
+
+
+def test_a_class_that_only_stands_beside_others_stays_in_train(tmp_path: Path) -> None:
+    """The only pair of class c shares its first text with two of class a, so that the three move together."""
+    rows = [{"text": f"p{i}", "text_pair": f"q{i}", "label": "ab"[i % 2]} for i in range(40)]
+    rows += [{"text": "x", "text_pair": f"y{i}", "label": "aac"[i]} for i in range(3)]
+    for seed in range(20):
+        corpus = carved(tmp_path, rows, "pair_classification", 0.3, seed=seed)
+        assert counts(corpus, "train")["c"] == 1, seed
+        assert counts(corpus, "test")["c"] == 0, seed
