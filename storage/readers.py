@@ -64,7 +64,7 @@ class FeatureReader(Protocol):
         ...
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Every text once, in an order that depends on (seed, epoch) alone."""
+        """Every text once, in an order of (seed, epoch), and of the windows where there are some."""
         ...
 
     def subset(self, indices: NDArray[np.int64]) -> "FeatureReader":
@@ -297,7 +297,7 @@ class WindowedReader:
         return [np.concatenate(group) for group in groups]
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Every text once, in an order that depends on (seed, epoch) alone."""
+        """Every text once, in an order of (seed, epoch) and of the segments that fit the budget together."""
         rng = np.random.default_rng([seed, epoch])
         windows = self._windows(rng)
         left = np.empty(0, np.int64)

@@ -4,7 +4,8 @@ Source: GLOT, section 4.1 (Adam, constant rate, argmax; for the losses see `loss
 of training (`optim`) and in model selection: the released code reports the best epoch on the same set it
 selects on; here dev selects and test is never read.
 
-A fit depends on its config and data alone.
+A fit depends on its config and data alone; where features of single texts do not fit the memory that they
+may take, also on how they are read (`storage.readers`), as by another seed.
 """
 
 from collections.abc import Sequence
