@@ -231,7 +231,39 @@ def _config(
         raise InputError("; ".join(lines)) from error
 
 
+_OF_A_HEAD = (
+    "method",
+    "layers",
+    "of",
+    "combine",
+    "dev",
+    "recipe",
+    "dtype",
+    "store_dtype",
+    "max_length",
+    "revision",
+)
+"""Parameters of `embed` that a trained head has settled."""
+
+
+def _require_settled(context: typer.Context, head: str) -> None:
+    """Raises: InputError: flags were given that say what the head says itself."""
+    # Each has a default or none, and is wrong also where it repeats its default.
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in _OF_A_HEAD
+        if getattr(context.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"
+    ]
+    if given:
+        has, them = ("has", "it") if len(given) == 1 else ("have", "them")
+        raise InputError(
+            f"{', '.join(given)} {has} no use with --head {head}: how texts are read, and what is made of "
+            f"which layers, was settled when the head was trained; leave {them} out"
+        )
+
+
 def embed(
+    context: typer.Context,
     texts: TextsArgument,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Parquet file to write.", show_default=False)
@@ -315,8 +347,7 @@ def embed(
 
     load_plugins(plugins)
     if head is not None:
-        if dev is not None:
-            raise InputError(f"--dev {dev} has no use with --head {head}; leave one out")
+        _require_settled(context, head)
         model = trained_model(existing_home(home), head, backbone, *_graphs(graphs, texts))
         how = with_length(model, normalise)
     elif graphs is not None:
@@ -355,8 +386,8 @@ def embed(
     rows = read_rows(texts, ids=id_column, delimiter=separator, encoding=coding)
     ids = None if id_column is None else rows.ids
     with Display(console) as display:
-        context = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
-        done = embed_texts(how, rows.texts, output, context, ids)
+        where = ExtractContext(root, runtime, lambda label: NodeProgress(display, label))
+        done = embed_texts(how, rows.texts, output, where, ids)
     if json:
         emit(done)
     else:

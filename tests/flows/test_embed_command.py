@@ -17,7 +17,9 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
 from permafrost.flows.embedding import development_pairs
+from permafrost.stages.heads import MeanHead
 from permafrost.storage.features.store import all_stores
+from tests.stages.encoder.fitted_homes import home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
 TEXTS = ["the deep lake freezes", "ice", "snow melts", "ice"]
@@ -239,7 +241,10 @@ def test_an_ensemble_has_one_store_per_prompt(
         (("--combine", "sum"), "--combine"),
         (("--normalise", "l1"), "--normalise"),
         (("--method", "median"), "aligned_wva, first, hs, last, max, mean, va, weighted_mean, wva"),
-        (("--head", "fit/3f2a", "--dev", "dev.csv"), "has no use with --head"),
+        (
+            ("--head", "fit/3f2a", "--of", "hidden", "--dtype", "x"),
+            "--of, --dtype have no use with --head fit/3f2a: ",
+        ),
     ],
 )
 def test_wrong_flags_are_told(
@@ -257,6 +262,35 @@ def test_wrong_flags_are_told(
     assert says in said
     assert not out.exists()
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ("--method", "mean"),
+        ("--layers", "last"),
+        ("--of", "values"),
+        ("--combine", "concatenate"),
+        ("--dev", "dev.csv"),
+        ("--recipe", "echo"),
+        ("--dtype", "bfloat16"),
+        ("--store-dtype", "float32"),
+        ("--max-length", "8"),
+        ("--revision", "banana"),
+    ],
+    ids=lambda flag: flag[0],
+)
+def test_what_a_head_settles_is_not_asked_for(
+    permafrost: Callable[..., str], tiny_bert: Path, tmp_path: Path, flag: tuple[str, str]
+) -> None:
+    home = home_with_features(tmp_path / "home", tiny_bert, "hidden=2@tokens")
+    head = home.head(MeanHead(), "hidden/2", "similarity")
+    source, out = tmp_path / "texts.txt", tmp_path / "out.parquet"
+    source.write_text("snow\n")
+    said = permafrost("embed", str(source), "--head", head, "-o", str(out), *flag, code=2)
+    assert f"{flag[0]} has no use with --head {head}: " in said
+    assert "leave it out" in said
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
