@@ -4,7 +4,7 @@ Texts that occur in several pairs are computed once. Answers are those of the he
 Axes: u distinct texts, p examples of s sides, e width of what is computed of a text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -214,8 +214,8 @@ def scores_of(similarities: np.ndarray, label_range: tuple[float, float]) -> Pre
 def answered(
     answers: Answers,
     encode: Callable[[list[str]], Vectors],
-    texts: Sequence[str],
-    text_pairs: Sequence[str] | None,
+    texts: Iterable[str],
+    text_pairs: Iterable[str] | None,
 ) -> Predicted:
     """Answers to texts or pairs.
 
@@ -228,13 +228,20 @@ def answered(
     Raises:
         InputError: see `require_sides`.
     """
-    require_sides(answers, texts, text_pairs)
-    both = [*texts, *(text_pairs or ())]
+    first, second = _listed(texts), None if text_pairs is None else _listed(text_pairs)
+    require_sides(answers, first, second)
+    both = [*first, *(second or ())]
     if not both:
         return _nothing(answers)
     numbers = {text: i for i, text in enumerate(dict.fromkeys(both))}
-    sides = np.array([numbers[text] for text in both]).reshape(-1, len(texts))
+    sides = np.array([numbers[text] for text in both]).reshape(-1, len(first))
     return answers.answer(encode(list(numbers)), sides)
+
+
+def _listed(texts: Iterable[str]) -> Sequence[str]:
+    """Texts that can be read more than once, which those of a generator cannot; a single text as it is, to be
+    refused."""
+    return texts if isinstance(texts, str) else list(texts)
 
 
 def _nothing(answers: Answers) -> Predicted:

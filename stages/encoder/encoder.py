@@ -1,6 +1,6 @@
 """Texts in, vectors out: a loaded backbone with a trained head or a method on it, and no store."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,12 +48,12 @@ class Encoder:
         return self.targets[0].max_length
 
     def encode(
-        self, texts: Sequence[str], progress: Progress | None = None
+        self, texts: Iterable[str], progress: Progress | None = None
     ) -> Float32[np.ndarray, "n d"]:
         """One vector per text, in order, `[n_texts, d_out]` float32. Equal texts are computed once.
 
         Args:
-            texts: a list of any number of texts.
+            texts: any number of texts.
             progress: receives the number of texts done; silent if not given.
 
         Raises:
@@ -65,6 +65,8 @@ class Encoder:
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
+        # What gives its texts only once is read more often than that.
+        texts = list(texts)
         require_strings("texts", texts)
         indices = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         if not indices:
@@ -83,8 +85,8 @@ class Encoder:
 
     def predict(
         self,
-        texts: Sequence[str],
-        text_pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        text_pairs: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> Predicted:
         """The answers of a trained head: `PredictedClasses` or `PredictedScores`, in order.
@@ -92,7 +94,7 @@ class Encoder:
         They are those of the head's score, but for the noise of other batches. Equal texts are computed once.
 
         Args:
-            texts: a list of any number of texts; of pairs the first ones.
+            texts: any number of texts; of pairs the first ones.
             text_pairs: the second texts, for a head that was trained on pairs.
             progress: receives the number of texts done; silent if not given.
 

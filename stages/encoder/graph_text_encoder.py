@@ -1,6 +1,6 @@
 """Texts and graphs in, vectors out: a trained graph-text model with its backbones loaded, and no store."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -90,14 +90,14 @@ class GraphTextEncoder:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         graphs: GraphsOfTexts = None,
         progress: Progress | None = None,
     ) -> Float32[np.ndarray, "n d"]:
         """One vector per text with its graph, in order, `[n_texts, d_out]` float32.
 
         Args:
-            texts: a list of any number of texts.
+            texts: any number of texts.
             graphs: for each text the triples (head, relation, tail) of its graph, or None for a text without;
                 or fields such as `{"kind": "linked", "knowledge": {...}}`. None for a model without graphs.
             progress: receives what is done; silent if not given.

@@ -1,6 +1,6 @@
 """A head that was trained together with its backbone: found in a home, and used on texts directly."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,12 +132,12 @@ class TunedEncoder:
         return self.fitted.base.max_length
 
     def encode(
-        self, texts: Sequence[str], progress: Progress | None = None
+        self, texts: Iterable[str], progress: Progress | None = None
     ) -> Float32[np.ndarray, "n d"]:
         """One vector per text, in order, `[n_texts, d_out]` float32. Equal texts are computed once.
 
         Args:
-            texts: a list of any number of texts.
+            texts: any number of texts.
             progress: receives the number of texts done; silent if not given.
 
         Raises:
@@ -148,6 +148,7 @@ class TunedEncoder:
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
+        texts = list(texts)
         if not texts:
             return np.empty((0, self.d_out), np.float32)
         numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -163,8 +164,8 @@ class TunedEncoder:
 
     def predict(
         self,
-        texts: Sequence[str],
-        text_pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        text_pairs: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> Predicted:
         """The answers of the head; see `Encoder.predict`."""

@@ -109,7 +109,7 @@ def test_texts_are_embedded_by_the_tuned_backbone(
     theirs = expected(cli.home, name, base, NEW)
     for found in (
         embedded(cli, NEW, name),
-        permafrost.open(cli.home).encoder(name, device="cpu").encode(NEW),
+        permafrost.open(cli.home).encoder(name, device="cpu").encode(iter(NEW)),
         permafrost.encode(NEW, head=name, home=cli.home, device="cpu"),
     ):
         np.testing.assert_allclose(found, theirs, rtol=2e-4, atol=2e-5)

@@ -24,6 +24,7 @@ from permafrost.stages.encoder import encoder as encoder_module
 from permafrost.stages.encoder import features as features_module
 from permafrost.stages.encoder import load_encoder, method_encoder
 from permafrost.stages.encoder.features import as_stored
+from permafrost.stages.encoder.predicted import PredictedClasses
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import parse_recipe
@@ -204,6 +205,21 @@ def test_no_texts_give_no_rows(bert_home: Home) -> None:
     found = load_encoder(bert_home.path, artifact, device="cpu").encode([])
     assert found.shape == (0, 32 + 2 * 8)
     assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("task", ["classification", "pair_classification"])
+def test_texts_may_come_one_after_the_other(bert_home: Home, task: str) -> None:
+    artifact = bert_home.head(MeanHead(), "hidden/3", task)
+    encoder = load_encoder(bert_home.path, artifact, device="cpu")
+    assert np.array_equal(encoder.encode(iter(TEXTS)), encoder.encode(TEXTS))
+    sides = [TEXTS] if task == "classification" else [TEXTS, TEXTS[::-1]]
+    listed, found = encoder.predict(*sides), encoder.predict(*map(iter, sides))
+    assert isinstance(listed, PredictedClasses)
+    assert isinstance(found, PredictedClasses)
+    assert np.array_equal(found.probabilities, listed.probabilities)
+    assert len(found.names) == len(TEXTS)
+    with pytest.raises(InputError, match=r"write \[text\]"):
+        encoder.predict("ice", None if task == "classification" else "snow")
 
 
 @pytest.mark.parametrize(
