@@ -37,10 +37,11 @@ from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.encoder.graph_text import GraphsOfTexts
 from permafrost.stages.encoder.load import method_encoder, require_nothing_fitted
 from permafrost.stages.encoder.predicted import Predicted
+from permafrost.stages.encoder.runtime import Device, runtime_on
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.recipes.parse import parse_recipe
-from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
+from permafrost.stages.extraction.target import ExtractConfig
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -148,7 +149,7 @@ def encode(
     head: str | ArtifactRef | None,
     home: HomeName | None,
     recipe: str | None,
-    device: str,
+    device: Device,
     graphs: GraphsOfTexts = None,
 ) -> Vectors:
     """See `permafrost.encode`."""
@@ -176,8 +177,8 @@ def encode(
         )
         return encoder.encode(rows)
     assert home is not None, "a head without a home was refused"
-    runtime = ExtractRuntime(device=device)
-    return vectors_of(how, rows, ExtractContext(_opened(home), runtime, lambda _: SilentProgress()))
+    context = ExtractContext(_opened(home), runtime_on(device), lambda _: SilentProgress())
+    return vectors_of(how, rows, context)
 
 
 def predict(
@@ -186,15 +187,13 @@ def predict(
     head: str | ArtifactRef,
     home: HomeName,
     backbone: str | PathLike[str] | None,
-    device: str,
+    device: Device,
 ) -> Predicted:
     """See `permafrost.predict`."""
     first = _rows(texts, "predict")
     second = None if text_pairs is None else _rows(text_pairs, "predict")
     where = None if backbone is None else fspath(backbone)
-    context = ExtractContext(
-        _opened(home), ExtractRuntime(device=device), lambda _: SilentProgress()
-    )
+    context = ExtractContext(_opened(home), runtime_on(device), lambda _: SilentProgress())
     return answers_to(str(head), where, first, second, context).predicted
 
 

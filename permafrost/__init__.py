@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from jaxtyping import Float32
 
     from permafrost.flows.home import Home
@@ -166,7 +167,7 @@ def encode(
     graphs: "Sequence[Sequence[Sequence[str]] | None] | Mapping[str, Any] | None" = None,
     home: "str | PathLike[str] | Home | None" = None,
     recipe: str | None = None,
-    device: str = "auto",
+    device: "str | torch.device | None" = "auto",
 ) -> "Float32[np.ndarray, 'n d']":
     """One vector per text, in order, `[n_texts, d]` float32; equal texts are computed once.
 
@@ -187,7 +188,7 @@ def encode(
         home: see `open`; a head needs one.
         recipe: how a text becomes input, as on the command line (`prompt_eol:spelling=plain`); `plain` if not
             given. A head has its own.
-        device: `auto` (the first GPU, else the CPU) or a torch device.
+        device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
 
     Raises:
         InputError: arguments that do not go together, an unknown method or layer, an empty text, or a graph
@@ -205,7 +206,7 @@ def predict(
     head: "str | ArtifactRef",
     home: "str | PathLike[str] | Home",
     backbone: "str | PathLike[str] | None" = None,
-    device: str = "auto",
+    device: "str | torch.device | None" = "auto",
 ) -> "PredictedClasses | PredictedScores":
     """The answers of a trained head, in order: classes with their probabilities, or scores of pairs.
 
@@ -219,7 +220,7 @@ def predict(
             `finetune/<key>`; or a linear classifier, `linear/<key>`.
         home: where it is, see `open`. For an exported folder: `load_exported(folder).predict(texts)`.
         backbone: where the backbone is now, if it moved.
-        device: `auto` (the first GPU, else the CPU) or a torch device.
+        device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
 
     Raises:
         InputError: the head has no classes and no scores, single texts for a head on pairs or the reverse, or

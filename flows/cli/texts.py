@@ -21,6 +21,7 @@ from permafrost.flows.cli.common import (
     seconds_since_start,
 )
 from permafrost.flows.imports import kept_imports
+from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -48,7 +49,7 @@ DeviceFlag = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 TooLongFlag = Annotated[
     str, typer.Option(help="Texts longer than max_length: cut (and count), or refuse.")
 ]
-BatchFlag = Annotated[int, typer.Option(min=1, help="Padded tokens per batch.")]
+BatchFlag = Annotated[int, typer.Option(min=1, max=MAX_TEXTS, help="Padded tokens per batch.")]
 DelimiterFlag = Annotated[
     str | None, typer.Option(help="Between the fields of csv and tsv; a comma and a tab.")
 ]

@@ -13,6 +13,7 @@ from permafrost.stages.embed.features import Features
 from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
+from permafrost.stages.encoder.runtime import Device, runtime_on
 from permafrost.stages.encoder.vectors import Name
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
@@ -147,14 +148,14 @@ class GraphTextEncoder:
 
 
 def load_graph_text(
-    home: Path, name: str, backbone: str | None = None, *, device: str = "auto"
+    home: Path, name: str, backbone: str | None = None, *, device: Device = "auto"
 ) -> GraphTextEncoder:
     """A trained graph-text model with its backbones; one that reads texts and labels is loaded once.
 
     Raises as `find_graph_text`.
     """
     fitted = find_graph_text(home, name, backbone)
-    runtime = ExtractRuntime(device=device)
+    runtime = runtime_on(device)
     facts = fitted.tuned.facts
     texts = _reader(fitted.texts, facts.d_text, runtime, None)
     labels = None
@@ -169,7 +170,7 @@ def load_graph_text(
     live = texts.backbone if fitted.runs_backbone else None
     if fitted.tunes:
         target = fitted.texts
-        live = load_backbone(target.files, target.identity.compute_dtype, device)
+        live = load_backbone(target.files, target.identity.compute_dtype, runtime.device)
     return GraphTextEncoder(fitted, texts, labels, fitted.tuned.module(live), live)
 
 

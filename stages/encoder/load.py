@@ -13,6 +13,7 @@ from permafrost.stages.encoder.answers import (
     head_answers,
 )
 from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.runtime import BATCH_TOKENS, Device, runtime_on
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
@@ -41,7 +42,6 @@ LINEAR = "linear"
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""
 _STAGES = ("fit", CHOOSE, LINEAR)
-BATCH_TOKENS = ExtractRuntime().batch_tokens
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def load_encoder(
     artifact: str,
     backbone: str | None = None,
     *,
-    device: str = "auto",
+    device: Device = "auto",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Encoder:
     """The encoder of a trained head: the backbone that it was trained on, and the head.
@@ -239,7 +239,7 @@ def load_encoder(
         artifact: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; `linear/<key>` of a
             linear classifier, whose vectors are those of its method.
         backbone: where the backbone is now; None if it has not moved.
-        device: `auto` (the first GPU, else the CPU) or a torch device.
+        device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
         batch_tokens: maximum padded tokens of a batch.
 
     Raises:
@@ -248,7 +248,7 @@ def load_encoder(
         IdentityMismatchError: the backbone is not the one the head was trained on; the message has both
             digests.
     """
-    runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
+    runtime = runtime_on(device, batch_tokens)
     fitted = find_fitted(Path(home), artifact, backbone)
     return assemble(fitted.targets, fitted.vectors, runtime)
 
@@ -259,7 +259,7 @@ def method_encoder(
     recipe: Recipe | None = None,
     *,
     store_dtype: FloatName = "float16",
-    device: str = "auto",
+    device: Device = "auto",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Encoder:
     """The encoder of a training-free method.
@@ -269,7 +269,7 @@ def method_encoder(
         backbone: where the backbone is, its precision and the maximum length of an input.
         recipe: how a text becomes input, possibly an ensemble; `plain` if not given.
         store_dtype: dtype to which features are rounded, as in a store.
-        device: `auto` (the first GPU, else the CPU) or a torch device.
+        device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
         batch_tokens: maximum padded tokens of a batch.
 
     Raises:
@@ -281,7 +281,7 @@ def method_encoder(
     arrays = required_arrays(config, base.sizes)
     targets = tuple(base.target(m, arrays) for m in (recipe or PlainRecipe()).members())
     vectors = MethodVectors(config, base.sizes, len(targets))
-    return assemble(targets, vectors, ExtractRuntime(device=device, batch_tokens=batch_tokens))
+    return assemble(targets, vectors, runtime_on(device, batch_tokens))
 
 
 def require_nothing_fitted(config: EmbedConfig) -> None:

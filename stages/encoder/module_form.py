@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from permafrost.stages.encoder.answers import LinearAnswers
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.linear_form import read_linear, write_linear
-from permafrost.stages.encoder.load import BATCH_TOKENS, FittedHead, assemble, load_latent_head
+from permafrost.stages.encoder.load import FittedHead, assemble, load_latent_head
+from permafrost.stages.encoder.runtime import BATCH_TOKENS, Device, runtime_on
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
-from permafrost.stages.extraction.target import ExtractRuntime, target_of_identity
+from permafrost.stages.extraction.target import target_of_identity
 from permafrost.stages.fit.trained import load_head
 from permafrost.stages.metrics.records import HISTORY
 from permafrost.storage.durable import holds_sha256, json_bytes
@@ -110,13 +111,13 @@ def reads_of(vectors: HeadVectors | LatentVectors | LinearAnswers) -> str:
 
 
 def load_exported(
-    folder: Path | str, *, device: str = "auto", batch_tokens: int = BATCH_TOKENS
+    folder: Path | str, *, device: Device = "auto", batch_tokens: int = BATCH_TOKENS
 ) -> Encoder:
     """The encoder in a folder of the module form, or in an exported classifier; needs no home.
 
     Args:
         folder: as `permafrost export` wrote it. Nothing in it is executed.
-        device: `auto` (the first GPU, else the CPU) or a torch device.
+        device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
         batch_tokens: maximum padded tokens of a batch.
 
     Raises:
@@ -144,7 +145,7 @@ def load_exported(
         vectors = load_latent_head(folder / HEAD, record.arrays, record.artifact, label_range)
     else:
         vectors = HeadVectors(load_head(folder / HEAD))
-    runtime = ExtractRuntime(device=device, batch_tokens=batch_tokens)
+    runtime = runtime_on(device, batch_tokens)
     return assemble(targets, vectors, runtime)
 
 

@@ -14,6 +14,7 @@ from permafrost.stages.encoder.answers import answered, head_answers
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.encoder.predicted import Predicted
+from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.recipes.inputs import Encoded
@@ -193,10 +194,12 @@ class TunedEncoder:
 
 
 def load_tuned(
-    home: Path, name: str, backbone: str | None = None, *, device: str = "auto"
+    home: Path, name: str, backbone: str | None = None, *, device: Device = "auto"
 ) -> TunedEncoder:
     """A head with the backbone that was trained with it, on a device. Raises as `find_tuned`."""
     fitted = find_tuned(home, name, backbone)
-    loaded = load_backbone(fitted.base.files, fitted.base.identity.compute_dtype, device)
+    loaded = load_backbone(
+        fitted.base.files, fitted.base.identity.compute_dtype, device_text(device)
+    )
     fitted.tuned.tune(loaded)
     return TunedEncoder(loaded, fitted)

@@ -175,6 +175,7 @@ FLAGS = [
     ["--recipe", "htp:size=" + "9" * 5_000],
     ["--max-length", LONG],
     ["--max-length", "9" * 30],
+    ["--batch-tokens", "9" * 14],
     ["--device", LONG],
     ["--codec", LONG],
     ["--too-long", LONG],

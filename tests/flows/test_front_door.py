@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import permafrost
@@ -22,6 +23,7 @@ from permafrost.flows import front
 from permafrost.flows.home import Home
 from permafrost.flows.stopping import STOP
 from permafrost.stages import plugins
+from permafrost.stages.encoder import load_encoder
 from permafrost.stages.heads import HEADS, GlotHead
 from permafrost.storage import errors
 from tests.documents import snippet
@@ -148,10 +150,12 @@ def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
     method = {"method": "mean", "layers": "last"}
     assert alone.shape == (len(NEW), 32)
     assert alone.dtype == np.float32
+    how["device"] = torch.device("cpu")
     cached = permafrost.encode(iter(NEW), method=method, home=tmp_path / "new", **how)
     np.testing.assert_allclose(cached, alone, rtol=2e-5, atol=2e-6)
     (store,) = permafrost.open(tmp_path / "new").stores()
     assert store.arrays() == ["hidden/3", "span", "token_ids"], "kept for the next time"
+    how["device"] = None
     echoed = permafrost.encode(NEW, method="mean", recipe="echo", **how)
     assert not np.allclose(echoed, alone)
 
@@ -179,6 +183,16 @@ def test_encoding_by_a_head_is_its_encoder(made: fitted_homes.Home, head: str) -
     vectors = permafrost.encode(NEW, head=head[:12], home=home, device="cpu")
     encoder = home.encoder(home.artifacts.refs("fit")[-1], device="cpu")
     np.testing.assert_allclose(encoder.encode(NEW), vectors, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), None])
+def test_a_device_of_torch_is_taken(made: fitted_homes.Home, head: str, device: Any) -> None:
+    encoder = load_encoder(made.path, head, device=device)
+    found = permafrost.predict(TEXTS, NEW[:4], head=head, home=made.path, device=device)
+    told = encoder.predict(TEXTS, NEW[:4])
+    assert isinstance(found, permafrost.PredictedScores)
+    assert isinstance(told, permafrost.PredictedScores)
+    np.testing.assert_allclose(found.scores, told.scores, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,12 @@ def test_vectors_do_not_depend_on_the_size_of_a_batch(
     assert (np.abs(large - small) / size).max() <= COMPUTE_NOISE["float32"]
 
 
+def test_a_size_that_no_batch_can_have_is_refused(bert_home: Home) -> None:
+    artifact = bert_home.head(MeanHead(), "hidden/3")
+    with pytest.raises(InputError, match=r"batch_tokens: .* \(given: 0\)"):
+        load_encoder(bert_home.path, artifact, batch_tokens=0)
+
+
 def test_no_texts_give_no_rows(bert_home: Home) -> None:
     artifact = bert_home.head(GlotHead(hidden=8), "hidden/2")
     found = load_encoder(bert_home.path, artifact, device="cpu").encode([])

@@ -1,0 +1,34 @@
+"""How an encoder runs, as callers in Python say it."""
+
+import torch
+from pydantic import ValidationError
+
+from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+Device = str | torch.device | None
+"""`auto` or None (the first GPU, else the CPU), a torch device, or its name."""
+BATCH_TOKENS = ExtractRuntime().batch_tokens
+
+
+def runtime_on(device: Device, batch_tokens: int = BATCH_TOKENS) -> ExtractRuntime:
+    """Where and in which batches a backbone runs; whether there is such a device is found out when it is
+    loaded.
+
+    Raises:
+        InputError: a value that cannot be used; the message names it.
+    """
+    try:
+        return ExtractRuntime(device=device_text(device), batch_tokens=batch_tokens)
+    except ValidationError as error:
+        raise InputError(
+            "; ".join(
+                f"{e['loc'][-1]}: {e['msg']} (given: {quoted(e['input'])})" for e in error.errors()
+            )
+        ) from error
+
+
+def device_text(device: Device) -> str:
+    """The name of a device."""
+    return "auto" if device is None else str(device)
