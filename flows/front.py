@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,6 +44,7 @@ from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
+from permafrost.storage.features.identity import FloatName
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 
@@ -151,6 +152,7 @@ def encode(
     recipe: str | None,
     device: Device,
     graphs: GraphsOfTexts = None,
+    store_dtype: str | None = None,
 ) -> Vectors:
     """See `permafrost.encode`."""
     rows = _rows(texts, "encode")
@@ -162,18 +164,23 @@ def encode(
         )
     how: How
     if head is not None:
-        how = _by_head(str(head), backbone, home, recipe, graphs)
+        settled = {"recipe": recipe, "store_dtype": store_dtype}
+        how = _by_head(str(head), backbone, home, settled, graphs)
     elif graphs is not None:
         raise InputError(
             "graphs were given without a graph-text model; add head='finetune/<key>' with home=, or leave "
             "them out"
         )
     elif home is not None:
-        how = _by_method(method, backbone, recipe)
+        how = _by_method(method, backbone, recipe, store_dtype)
     else:
-        alone = _by_method(method, backbone, recipe)
+        alone = _by_method(method, backbone, recipe, store_dtype)
         encoder = method_encoder(
-            alone.config, alone.extract.backbone, alone.extract.recipe, device=device
+            alone.config,
+            alone.extract.backbone,
+            alone.extract.recipe,
+            store_dtype=alone.extract.store_dtype,
+            device=device,
         )
         return encoder.encode(rows)
     assert home is not None, "a head without a home was refused"
@@ -217,7 +224,7 @@ def _by_head(
     head: str,
     backbone: str | PathLike[str] | Mapping[str, Any] | None,
     home: HomeName | None,
-    recipe: str | None,
+    settled: Mapping[str, str | None],
     graphs: GraphsOfTexts,
 ) -> How:
     if home is None:
@@ -225,10 +232,11 @@ def _by_head(
             f"the head {quoted(head)} is looked for in a home, and none was given; add home=, or load an "
             "exported folder with permafrost.load_exported"
         )
-    if recipe is not None:
-        raise InputError(
-            f"recipe is {quoted(recipe)}, but a head reads what it was trained on; leave recipe out"
-        )
+    for name, value in settled.items():
+        if value is not None:
+            raise InputError(
+                f"{name} is {quoted(value)}, but a head reads what it was trained on; leave {name} out"
+            )
     if isinstance(backbone, Mapping):
         raise InputError(
             f"backbone is {quoted(backbone)}, but a head has its own settings; give only where the "
@@ -242,6 +250,7 @@ def _by_method(
     method: str | Mapping[str, Any] | None,
     backbone: str | PathLike[str] | Mapping[str, Any] | None,
     recipe: str | None,
+    store_dtype: str | None,
 ) -> ByMethod:
     if backbone is None:
         raise InputError(
@@ -250,15 +259,29 @@ def _by_method(
         )
     fields = method if isinstance(method, Mapping) else {"method": method}
     where = backbone if isinstance(backbone, Mapping) else {"source": fspath(backbone)}
+    runs = _validated(BackboneConfig, where, "backbone")
     extraction = ExtractConfig(
-        backbone=_validated(BackboneConfig, where, "backbone"),
+        backbone=runs,
         recipe=parse_recipe(recipe or "plain"),
         # What is captured follows from the method.
         capture=parse_capture("hidden=all@tokens"),
+        store_dtype=_storage_dtype(store_dtype, runs),
     )
     config = _validated(EmbedConfig, fields, "method")
     require_nothing_fitted(config)
     return ByMethod(extraction, config, dev=None)
+
+
+def _storage_dtype(given: str | None, backbone: BackboneConfig) -> FloatName:
+    """As on the command line: what is computed in a dtype that was asked for is kept in it."""
+    if given is None:
+        return backbone.dtype if "dtype" in backbone.model_fields_set else "float16"
+    for name in get_args(FloatName):
+        if name == given:
+            return name
+    raise InputError(
+        f"store_dtype is {quoted(given)}, which is unknown; there are {', '.join(get_args(FloatName))}"
+    )
 
 
 def _validated(config: type[Config], fields: Mapping[str, Any], what: str) -> Config:

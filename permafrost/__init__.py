@@ -167,6 +167,7 @@ def encode(
     graphs: "Sequence[Sequence[Sequence[str]] | None] | Mapping[str, Any] | None" = None,
     home: "str | PathLike[str] | Home | None" = None,
     recipe: str | None = None,
+    store_dtype: str | None = None,
     device: "str | torch.device | None" = "auto",
 ) -> "Float32[np.ndarray, 'n d']":
     """One vector per text, in order, `[n_texts, d]` float32; equal texts are computed once.
@@ -188,6 +189,9 @@ def encode(
         home: see `open`; a head needs one.
         recipe: how a text becomes input, as on the command line (`prompt_eol:spelling=plain`); `plain` if not
             given. A head has its own.
+        store_dtype: to which features are rounded, and in which they are stored: `float16`, `bfloat16` or
+            `float32`. If not given, `dtype` of `backbone` where that is given, else `float16`. A head has its
+            own.
         device: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
 
     Raises:
@@ -195,8 +199,9 @@ def encode(
             with a relation that the model does not know.
         NotFoundError: no such head.
         IdentityMismatchError: another backbone than the head was trained on; names both digests.
+        OverflowRangeError: an activation is beyond the range of `store_dtype`.
     """
-    return _front().encode(texts, backbone, method, head, home, recipe, device, graphs)
+    return _front().encode(texts, backbone, method, head, home, recipe, device, graphs, store_dtype)
 
 
 def predict(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 import permafrost
 from permafrost.flows import front
@@ -29,8 +30,10 @@ from permafrost.storage import errors
 from tests.documents import snippet
 from tests.flows.conftest import tiny_experiment
 from tests.flows.frozen_home import unpack
+from tests.flows.test_cli import Cli
 from tests.stages.encoder import fitted_homes
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
+from tests.stages.extraction.tiny_models import save_model
 from tests.storage.object_server import ObjectServer
 
 HEAVY = ("torch", "transformers", "prefect", "pyarrow", "numpy", "pydantic", "distributed")
@@ -160,6 +163,48 @@ def test_encoding_by_a_method_is_the_same_with_a_home_and_without(
     assert not np.allclose(echoed, alone)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backbone with activations beyond float16."""
+    folder = save_model("llama", tmp_path_factory.mktemp("large"))
+    weights = load_file(folder / "model.safetensors")
+    weights["embed_tokens.weight"] *= 1e7
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("dtype", "store_dtype"), [("bfloat16", None), (None, "float32"), ("bfloat16", "float32")]
+)
+def test_features_are_kept_in_the_dtype_that_the_command_line_keeps_them_in(
+    large: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    dtype: str | None,
+    store_dtype: str | None,
+) -> None:
+    method = {"method": "mean", "layers": "1"}
+    given: dict[str, Any] = {"source": large} | ({"dtype": dtype} if dtype else {})
+    how: dict[str, Any] = {"backbone": given, "method": method, "device": "cpu"}
+    with pytest.raises(permafrost.OverflowRangeError, match="float16"):
+        permafrost.encode(TEXTS, **how, store_dtype="float16")
+    how["store_dtype"] = store_dtype
+    alone = permafrost.encode(TEXTS, **how)
+    assert np.abs(alone).max() > np.finfo(np.float16).max
+    cached = permafrost.encode(TEXTS, **how, home=tmp_path / "home")
+    # Other batches may round a feature one step of bfloat16 away.
+    np.testing.assert_allclose(cached, alone, rtol=0, atol=2**-7 * np.abs(alone).max())
+    (store,) = permafrost.open(tmp_path / "home").stores()
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    flags = [] if dtype is None else ["--dtype", dtype]
+    flags += [] if store_dtype is None else ["--store-dtype", store_dtype]
+    texts, out = str(tmp_path / "texts.txt"), str(tmp_path / "out.parquet")
+    told = Cli(tmp_path / "other", capsys).json(
+        *("embed", texts, "-o", out, "--backbone", str(large), "--layers", "1", *flags)
+    )
+    assert told["store_ids"] == [store.store_id]
+
+
 def test_a_home_on_an_object_store_is_used_by_its_url(
     server: ObjectServer, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +249,11 @@ def test_a_device_of_torch_is_taken(made: fitted_homes.Home, head: str, device: 
         ({"head": "fit/0"}, "add home="),
         ({"head": "fit/0", "home": "nowhere"}, "no artifact begins with 'fit/0'"),
         ({"head": "fit/0", "home": "nowhere", "recipe": "echo"}, "leave recipe out"),
+        ({"head": "fit/0", "home": "nowhere", "store_dtype": "float32"}, "leave store_dtype out"),
+        (
+            {"method": "mean", "backbone": "x", "store_dtype": "int8"},
+            "there are float32, float16, ",
+        ),
         ({"head": "fit/0", "home": "nowhere", "backbone": {"source": "x"}}, "its own settings"),
         (
             {"method": "men", "backbone": "x"},
