@@ -16,7 +16,7 @@ from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.table_files import column_names
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.aggregations import AGGREGATIONS
-from permafrost.stages.embed.choice import choose_layers
+from permafrost.stages.embed.choice import choose_layers, require_scores
 from permafrost.stages.embed.config import EmbedConfig, layers_of, required_arrays, with_layers
 from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.embed.finish import finish, of_unit_length
@@ -313,6 +313,9 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
             f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
         )
     corpus = development_pairs(dev)
+    gold = corpus.examples.column("label").to_numpy()
+    # Before the backbone runs, which takes long.
+    require_scores(gold)
     prompt_features, reports = work.run(config, Unique(corpus.texts, corpus.digests))
     by_prompt = [
         embed_layers(config, f, work.context.progress("choose layers")) for f in prompt_features
@@ -322,7 +325,6 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
         for layer in by_prompt[0]
     }
     pairs = np.stack([corpus.examples.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
-    gold = corpus.examples.column("label").to_numpy()
     chosen = choose_layers(vectors, pairs, gold, config.combine)
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
 

@@ -327,6 +327,19 @@ def test_development_pairs_without_their_columns_are_refused(
     assert "'gold'" in said
 
 
+@pytest.mark.parametrize("n_pairs", [1, 2])
+def test_development_pairs_that_rank_nothing_are_told_before_anything_runs(
+    permafrost: Callable[..., str], tiny_bert: Path, tmp_path: Path, n_pairs: int
+) -> None:
+    dev, source = tmp_path / "dev.csv", tmp_path / "texts.txt"
+    dev.write_text("text,text_pair,label\n" + "snow,ice,3\n" * n_pairs)
+    source.write_text("snow\n")
+    arguments = ("embed", str(source), "--backbone", str(tiny_bert), "-o", "out.parquet")
+    said = permafrost(*arguments, "--layers", "auto", "--dev", str(dev), code=2)
+    assert f"the {n_pairs} development pairs have 1 different score(s)" in said
+    assert not (tmp_path / "home").exists()
+
+
 def test_texts_that_are_too_long_are_cut_and_counted_or_refused(
     permafrost: Callable[..., str], tiny_llama: Path, tmp_path: Path
 ) -> None:
