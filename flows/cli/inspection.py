@@ -38,7 +38,7 @@ def find_store(home: Path, name: str) -> FeatureStore | None:
     """The feature store whose id begins with `name`.
 
     Raises:
-        InputError: several do.
+        InputError: several do, or `name` is empty.
         CorruptDataError: it cannot be opened.
     """
     from permafrost.storage.features.store import FeatureStore
@@ -51,15 +51,25 @@ def find_store_folder(home: Path, name: str) -> Path | None:
     """The folder of the feature store whose id begins with `name`, be it damaged.
 
     Raises:
-        InputError: several do.
+        InputError: several do, or `name` is empty, which every id begins with.
     """
     from permafrost.storage.features.store import store_folders
 
-    matches = [p for p in store_folders(home) if p.name.startswith(name.removeprefix("features/"))]
+    digits = name.removeprefix("features/")
+    _require_digits(digits)
+    matches = [p for p in store_folders(home) if p.name.startswith(digits)]
     if len(matches) > 1:
         ids = ", ".join(p.name[:12] for p in matches)
         raise InputError(f"{quoted(name)} is ambiguous ({ids}); give more digits")
     return matches[0] if matches else None
+
+
+def _require_digits(name: str) -> None:
+    """Raises: InputError: nothing is named, such as by a variable of a shell that was never set."""
+    if not name:
+        raise InputError(
+            "the ID is empty; give one, or the beginning of one, from those that 'permafrost ls' lists"
+        )
 
 
 def why(
@@ -79,6 +89,7 @@ def why(
     from permafrost.storage.keys import to_plain
 
     root = existing_home(home)
+    _require_digits(name)
     if experiment is not None:
         # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from permafrost.flows import cli
 from permafrost.flows.experiment_file import load_experiment
 from permafrost.stages.corpus.texts import read_texts
+from permafrost.stages.heads import MeanHead
 from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment
+from tests.stages.encoder.fitted_homes import home_with_features
 
 FILES = Path(__file__).parents[1] / "bad_input"
 LONG = "a" * 20_000
@@ -188,6 +190,15 @@ FLAGS = [
 def test_flags(flags: list[str], refused: Refused, tiny_bert: Path) -> None:
     Path("t.txt").write_text("snow melts\n")
     refused(["extract", "t.txt", "--backbone", str(tiny_bert), "--capture", "hidden=1", *flags])
+
+
+@pytest.mark.parametrize("command", ["show", "why", "verify", "repair", "statistics"])
+def test_an_empty_id_names_nothing(
+    refused: Refused, tiny_bert: Path, tmp_path: Path, command: str
+) -> None:
+    home = home_with_features(tmp_path / "home", tiny_bert, "hidden=2@tokens")
+    home.head(MeanHead(), "hidden/2")
+    assert "the ID is empty" in refused([command, "", "--home", str(home.path)])
 
 
 @pytest.mark.parametrize(
