@@ -12,6 +12,7 @@ from permafrost.stages.encoder.features import compute_features
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.memory import Splitter
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
@@ -116,6 +117,7 @@ class Encoder:
     ) -> Vectors:
         """Vectors of unique texts under one recipe."""
         out: Vectors | None = None
+        splitter = Splitter(self.backbone.device)
         for start in range(0, len(unique), self.runtime.block_texts):
             block = unique[start : start + self.runtime.block_texts]
             encoded = _encoded(target, block, texts)
@@ -125,7 +127,7 @@ class Encoder:
             for run in batches(encoded.token_ids.lengths[order], budget):
                 indices = order[run]
                 vectors = self.of_batch(
-                    target, [block[i] for i in indices.tolist()], encoded.take(indices)
+                    target, [block[i] for i in indices.tolist()], encoded.take(indices), splitter
                 )
                 if out is None:
                     out = np.empty((len(unique), vectors.shape[1]), np.float32)
@@ -134,10 +136,36 @@ class Encoder:
         assert out is not None, "there is at least one text"
         return out
 
-    def of_batch(self, target: ExtractTarget, texts: Sequence[str], encoded: Encoded) -> Vectors:
-        """Vectors of one padded batch, before they are combined over prompts and post-processed."""
-        features = compute_features(self.backbone, target, texts, encoded)
-        return self.vectors.of(features, SilentProgress())
+    def of_batch(
+        self,
+        target: ExtractTarget,
+        texts: Sequence[str],
+        encoded: Encoded,
+        splitter: Splitter | None = None,
+    ) -> Vectors:
+        """Vectors of one padded batch, before they are combined over prompts and post-processed.
+
+        Args:
+            target: one of the encoder's.
+            texts: for messages.
+            encoded: the texts under the recipe of `target`.
+            splitter: halves a batch that does not fit in memory, and knows the sizes that did not before.
+
+        Raises:
+            PermafrostError: a text does not fit in memory even by itself.
+        """
+        parts = list[Vectors]()
+
+        def compute(part: Encoded) -> Vectors:
+            # Parts are computed in order, each when those before it are there.
+            first = sum(map(len, parts))
+            some = texts[first : first + len(part)]
+            features = compute_features(self.backbone, target, some, part)
+            return self.vectors.of(features, SilentProgress())
+
+        for vectors in (splitter or Splitter(self.backbone.device)).results(encoded, compute):
+            parts.append(vectors)
+        return np.concatenate(parts)
 
 
 def _encoded(target: ExtractTarget, block: Sequence[str], texts: Sequence[str]) -> Encoded:

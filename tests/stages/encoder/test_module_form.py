@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from permafrost.stages.encoder import export as export_module
 from permafrost.stages.encoder import export_head, load_encoder, load_exported
+from permafrost.stages.encoder import features as features_module
 from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
 from permafrost.stages.extraction.recipes import parse_recipe
 from permafrost.stages.extraction.recompute import COMPUTE_NOISE
@@ -33,7 +35,7 @@ from permafrost.stages.heads.graph.pyg_conv import PygConv
 from permafrost.stages.heads.pyg_pool import PygPoolHead
 from permafrost.storage.drafts import owner
 from permafrost.storage.durable import read_json
-from permafrost.storage.errors import CorruptDataError, InputError
+from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 from tests.storage.small_store import flip
 
@@ -303,3 +305,27 @@ def test_a_killed_export_leaves_no_folder_under_its_name(home: Home, tmp_path: P
     done = export_head(home.path, artifact, out)
     assert [p.name for p in out.parent.iterdir()] == ["out"]
     assert json.loads((done.folder / "modules.json").read_text())[0]["path"] == ""
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_split(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = home.head(GlotHead(hidden=8), "hidden/2")
+    done = export_head(home.path, artifact, tmp_path / "out", device="cpu")
+    encoder, module = load_exported(done.folder, device="cpu"), loaded(done.folder)
+    expected, compute, sizes = encoder.encode(TEXTS), features_module.forward, list[int]()
+    most = 25
+
+    def limited(backbone: Any, encoded: Any, *further: Any) -> Any:
+        sizes.append(len(encoded) * int(encoded.token_ids.lengths.max()))
+        if sizes[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return compute(backbone, encoded, *further)
+
+    monkeypatch.setattr(features_module, "forward", limited)
+    for found in (encoder.encode(TEXTS), module.encode(TEXTS)):
+        same_but_for_batches(found, expected)
+    assert max(sizes) > most
+    most = 2
+    with pytest.raises(PermafrostError, match="tokens alone does not fit in the memory of cpu"):
+        encoder.encode(TEXTS)
