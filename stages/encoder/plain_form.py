@@ -97,6 +97,12 @@ def obstacle(fitted: FittedHead, use: Use = "vectors") -> str | None:
             f"sentence-transformers reads the last state of a {model_type} model, behind all norms, but "
             f"the head reads {layer}"
         )
+    # Asked last, as the tokenizer has to be loaded.
+    if _padding(target.tokenizer) is None:
+        return (
+            "sentence-transformers pads the texts of a batch, and the tokenizer names no token to do so with "
+            "(none for padding, for the end and for the beginning of a text)"
+        )
     return None
 
 
@@ -246,12 +252,17 @@ def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
     tokenizer.model_max_length = target.max_length
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     if tokenizer.pad_token is None:
-        # Any token will do, as padding is masked.
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
+        tokenizer.pad_token = _padding(tokenizer)
     # Arguments of our own loading would be saved, and would apply wherever the folder is loaded.
     for argument in ("local_files_only", "is_local"):
         tokenizer.init_kwargs.pop(argument, None)
     tokenizer.save_pretrained(folder)
+
+
+def _padding(tokenizer: transformers.PreTrainedTokenizerBase) -> str | None:
+    """A token to pad with: any will do, as padding is masked."""
+    named = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token)
+    return next((token for token in named if token), None)
 
 
 def _write_pooling(used: str | None, width: int, folder: Path) -> None:

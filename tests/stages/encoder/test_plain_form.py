@@ -140,6 +140,23 @@ def test_a_decoder_without_a_padding_token(tmp_path: Path) -> None:
     np.testing.assert_allclose(by_library(done.folder, TEXTS), ours, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("head", [MeanHead(), LastHead()], ids=lambda h: h.kind)
+def test_a_tokenizer_that_names_no_token_to_pad_with(tmp_path: Path, head: Any) -> None:
+    folder = save_model("gpt2", tmp_path / "gpt2")
+    settings = read_json(folder / "tokenizer_config.json")
+    for name in ("pad_token", "eos_token", "bos_token", "unk_token"):
+        del settings[name]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    home = home_with_features(tmp_path / "home", folder, "hidden=final@tokens")
+    artifact = home.head(head, "hidden/final")
+    done = export_head(home.path, artifact, tmp_path / "out", device="cpu")
+    assert done.form == "module"
+    assert "the tokenizer names no token" in str(done.why_not_plain)
+    with pytest.raises(InputError, match=r"names no token .*export with --form module"):
+        export_head(home.path, artifact, tmp_path / "plain", "plain", device="cpu")
+    assert not (tmp_path / "plain").exists()
+
+
 def test_weights_without_a_pooler_load_without_random_numbers(
     model_folder: ModelFolder, tmp_path: Path
 ) -> None:
