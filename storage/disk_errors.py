@@ -1,4 +1,5 @@
-"""What a write meets on a disk: no room, or something in its place; errors that say where and what to do."""
+"""What reads and writes meet on a disk: no room, something in the place of a file, or a failure; errors that
+say where and what to do."""
 
 import contextlib
 import errno
@@ -9,11 +10,20 @@ from collections.abc import Generator
 from pathlib import Path
 
 from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
-from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
+from permafrost.storage.errors import (
+    CorruptDataError,
+    DiskFullError,
+    PermafrostError,
+    UnreadableError,
+)
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PROBE_BYTES = 1 << 20
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
+_NO_FILE = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.ENXIO}
+"""Of a read: something else is in the place of the file, or nothing."""
+_TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+_DENIED = {errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
@@ -45,6 +55,27 @@ def disk_errors_named(path: Path) -> Generator[None]:
             f"no room to write {path}: {reason} ({free:,} bytes free there); nothing was half-written. Free "
             f"some space or choose another --home, then run the same command again"
         ) from error
+
+
+def require_damage(path: Path, error: OSError) -> None:
+    """Check that a failed read of `path` shows damage: something else, or nothing, is in its place. Any other
+    failure (of the disk, the network, memory, permissions, a limit) may pass, and the file may be whole.
+
+    Raises:
+        UnreadableError: it is such a failure.
+    """
+    if error.errno in _NO_FILE:
+        return
+    if error.errno in _TOO_MANY_OPEN:
+        advice = "Close other programs or raise the limit of open files ('ulimit -n')"
+    elif error.errno in _DENIED:
+        advice = "Let this user read it"
+    else:
+        advice = "If it stays so, put the file back from a backup, or delete it and run 'permafrost repair'"
+    raise UnreadableError(
+        f"{path} could not be read ({error.strerror or error}), which says nothing about what is in it; it "
+        f"was not removed. Run the same command again. {advice}"
+    ) from error
 
 
 def _tells_no_room(error: Exception, near: Path) -> bool:

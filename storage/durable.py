@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.disk_errors import disk_errors_named, require_damage
 from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import draft_path
 from permafrost.storage.errors import CorruptDataError
@@ -202,7 +202,8 @@ def read_whole(path: Path) -> bytes:
     """The content of a file that we wrote.
 
     Raises:
-        CorruptDataError: it cannot be read: a folder or dangling link is in its place, or the disk fails.
+        CorruptDataError: a folder or dangling link is in its place.
+        UnreadableError: it cannot be read for another reason.
         FileNotFoundError: it does not exist.
     """
     try:
@@ -210,6 +211,7 @@ def read_whole(path: Path) -> bytes:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             raise
+        require_damage(path, error)
         what = "a link to nothing" if path.is_symlink() else error.strerror
         raise CorruptDataError(f"{path} cannot be read ({what}); it should be a file") from error
 

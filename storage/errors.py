@@ -2,6 +2,7 @@
 
 PermafrostError                  something failed (exit code 1)
 ├── CorruptDataError             bytes on disk are not what was committed
+├── UnreadableError              a file could not be read, which says nothing about its bytes
 ├── RemovedError                 what was being read was removed meanwhile
 ├── StoreBusyError               another writer holds the store
 ├── DiskFullError                not enough room; nothing was half-written
@@ -22,6 +23,10 @@ class PermafrostError(Exception):
 
 class CorruptDataError(PermafrostError):
     """Bytes on disk differ from what was committed; they are never returned as data."""
+
+
+class UnreadableError(PermafrostError):
+    """The disk or the system failed to read a file: what is in it is not known, and it is not removed."""
 
 
 class RemovedError(PermafrostError):

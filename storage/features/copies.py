@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from permafrost.storage.durable import is_there, read_whole, rewrite, write_durably
-from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, NotFoundError, UnreadableError
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.record import keep_record, read_copy
 from permafrost.storage.features.segments import segment_path, table_copies, table_copy
@@ -58,6 +58,17 @@ def committed_tables(store: FeatureStore, number: int) -> frozenset[str]:
     return frozenset(digests)
 
 
+def has_its_table(store: FeatureStore, number: int) -> bool:
+    """Whether the table of a segment or its copy is what the segment's receipts were written for.
+
+    Raises:
+        UnreadableError: one of the two cannot be read now.
+    """
+    committed = committed_tables(store, number)
+    paths = (segment_path(store.root, number), table_copy(store.root, number))
+    return any(_sha256_if_there(path) in committed for path in paths)
+
+
 def damaged_copies(store: FeatureStore) -> list[str]:
     """Problems with the existing copies; a missing one is written with the next data."""
     problems: list[str] = []
@@ -78,6 +89,13 @@ def damaged_copies(store: FeatureStore) -> list[str]:
 
 def _sha256(path: Path) -> str | None:
     """SHA-256 of a file; None if it cannot be read."""
+    try:
+        return _sha256_if_there(path)
+    except UnreadableError:
+        return None
+
+
+def _sha256_if_there(path: Path) -> str | None:
     try:
         fetch_missing([path])
         return hashlib.sha256(read_whole(path)).hexdigest()

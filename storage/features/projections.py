@@ -12,6 +12,7 @@ from permafrost.storage.durable import (
     is_there,
     json_bytes,
     read_json,
+    read_whole,
     remove,
     rewrite,
     write_durably,
@@ -147,7 +148,7 @@ def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:
         found = read_json(path / "zarr.json")
         shape, has_bias = tuple(found["shape"]), found["attributes"]["has_bias"]
         fetch_missing([_chunk_path(path, shape)])
-        content = _chunk_path(path, shape).read_bytes()
+        content = read_whole(_chunk_path(path, shape))
         values = np.frombuffer(content[:-4], dtype="<f4").reshape(shape)
     except (LookupError, TypeError, ValueError, OSError, CorruptDataError) as error:
         raise CorruptDataError(f"{_damaged(path)}: {error}") from error

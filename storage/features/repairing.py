@@ -16,6 +16,7 @@ from permafrost.storage.features.verification import (
     damaged_projections,
     discard,
     free_lock,
+    still_damaged,
     verify,
 )
 from permafrost.storage.features.writing import writing
@@ -49,6 +50,8 @@ def mend(root: Path, progress: Progress) -> Mended:
     Raises:
         CorruptDataError: `store.json` is damaged and cannot be rebuilt; nothing was changed.
         StoreBusyError: another process is writing to this store.
+        UnreadableError: something cannot be read, so that it is not known whether it is damaged; nothing was
+            removed.
     """
     problems: list[str] = []
     record = rebuild_record(root)
@@ -65,10 +68,8 @@ def mend(root: Path, progress: Progress) -> Mended:
     free_lock(store)
     with writing(store) as writer:
         restored = restore_tables(store)
-        if restored:
-            # A segment with a wrong table was not checked any further.
-            damage = verify(store, progress)
-            problems += [d.problem for d in damage if d.problem not in problems]
+        damage = still_damaged(store, damage, restored)
+        problems += [d.problem for d in damage if d.problem not in problems]
         receipts = _known_receipts(store, damage)
         # Noted first: a repair that is killed has dropped cells that nothing else would tell of.
         noted = _noted(store).and_also(damaged_cells(damage), damaged_projections(damage))

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from permafrost.storage.disk_errors import disk_errors_named
+from permafrost.storage.disk_errors import disk_errors_named, require_damage
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.features.shard_bytes import damaged, shard_bytes
@@ -279,6 +279,9 @@ def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
 
     Reads the index and the checksum behind each chunk. The chunks themselves are not read: on a network file
     system that would bring the whole shard here.
+
+    Raises:
+        UnreadableError: the disk or the system failed to read it.
     """
     try:
         with path.open("rb") as file:
@@ -295,6 +298,7 @@ def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
                 if stored != crc.to_bytes(CRC_BYTES, "little"):
                     return f"the checksum of chunk {i} is not that of its seal"
     except OSError as error:
+        require_damage(path, error)
         return f"it cannot be read ({error.strerror})"
     except CorruptDataError:
         return "the checksum of its chunk index does not match"

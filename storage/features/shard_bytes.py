@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from permafrost.storage.disk_errors import require_damage
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.replica import Replica, replica_of
 
@@ -21,7 +22,8 @@ class ShardBytes(Protocol):
     """The bytes of one shard, by slices.
 
     Raises:
-        CorruptDataError: from any call; they cannot be read, or not all of them.
+        CorruptDataError: from any call; there are none, or not all of them.
+        UnreadableError: from any call; the disk or the system failed.
     """
 
     @property
@@ -43,6 +45,7 @@ def shard_bytes(path: Path, n_bytes: int) -> ShardBytes:
 
     Raises:
         CorruptDataError: the file is missing, or of another size.
+        UnreadableError: it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -53,6 +56,7 @@ def shard_bytes(path: Path, n_bytes: int) -> ShardBytes:
             return RangedBytes(replica, path, n_bytes)
         raise CorruptDataError(f"{damaged(path)}: the file is missing or empty") from error
     except OSError as error:
+        require_damage(path, error)
         raise CorruptDataError(f"{damaged(path)}: {error.strerror}") from error
     if len(found) != n_bytes:
         raise CorruptDataError(
@@ -112,6 +116,7 @@ class FileBytes:
             while piece := os.pread(self._fd, stop - start - len(content), start + len(content)):
                 content += piece
         except OSError as error:
+            require_damage(self._path, error)
             raise CorruptDataError(f"{damaged(self._path)}: {error.strerror}") from error
         found = np.frombuffer(content, np.uint8)
         found.flags.writeable = False

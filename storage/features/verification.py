@@ -1,8 +1,9 @@
 """Verifying every committed byte, and discarding exactly what is damaged."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec
 
 from permafrost.storage.durable import (
     is_there,
@@ -10,8 +11,8 @@ from permafrost.storage.durable import (
     remove,
     remove_any,
 )
-from permafrost.storage.errors import CorruptDataError, NotFoundError
-from permafrost.storage.features.copies import damaged_copies
+from permafrost.storage.errors import CorruptDataError, NotFoundError, UnreadableError
+from permafrost.storage.features.copies import damaged_copies, has_its_table
 from permafrost.storage.features.due import due_problems
 from permafrost.storage.features.groups import group_problem
 from permafrost.storage.features.layout import earlier_metadata
@@ -33,6 +34,9 @@ from permafrost.storage.ragged import offsets_of
 from permafrost.storage.replica import replica_of
 
 PROJECTION = "projections/o_proj/"
+_NO_TABLE = "segment {} has receipts but no table"
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Damage:
 def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     """Read every table, receipt and shard, and check each against the others.
 
-    Damage is returned, never raised.
+    Damage is returned, never raised, and so is what cannot be read now, which `still_damaged` tells apart.
     """
     store.forget()  # check what is on disk, not what is cached
     if (replica := replica_of(store.root)) is not None:
@@ -66,13 +70,13 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     progress.start("verify", len(cells), "cells")
     try:
         for number in numbers:
-            problem = table_problem(store, number)
+            problem = _or_unread(table_problem, store, number)
             if problem:
                 damage.append(Damage(number, None, problem))
         broken = {d.segment for d in damage}
         for segment, array in cells:
             if segment not in broken:
-                problem = _verify_cell(store, segment, array)
+                problem = _or_unread(_verify_cell, store, segment, array)
                 # What was dropped since the cells were listed is not damaged.
                 if problem and array in store.committed(segment):
                     damage.append(Damage(segment, array, problem))
@@ -81,8 +85,61 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
         progress.finish()
     damage += _verify_projections(store)
     for number in store.lost_tables():
-        damage.append(Damage(number, None, f"segment {number} has receipts but no table"))
+        damage.append(Damage(number, None, _NO_TABLE.format(number)))
     return damage
+
+
+def _or_unread(check: Callable[P, str | None], *args: P.args, **kwargs: P.kwargs) -> str | None:
+    try:
+        return check(*args, **kwargs)
+    except UnreadableError as error:
+        return str(error)
+
+
+def still_damaged(
+    store: FeatureStore, damage: Iterable[Damage], restored: Iterable[int]
+) -> list[Damage]:
+    """What is still damaged of what `verify` found before the lease was held: another repair may have ended
+    since, and a read may have failed once. Call it as the lease holder, before `discard`.
+
+    Segments whose table is right now, the `restored` ones among them, are checked whole, as `verify` has not
+    looked behind their tables. A table is never among the damage if it or its copy is what the receipts say.
+
+    Raises:
+        UnreadableError: something cannot be read, so that it is not known whether it is damaged.
+    """
+    store.forget()
+    damage, tables = list(damage), store.tables()
+    of_tables = {d.segment for d in damage if d.segment is not None and d.array is None}
+    found = [d for d in damage if d.segment is None and not _is_right_now(store, d)]
+    for number in sorted(of_tables.union(restored)):
+        if number in tables:
+            problem = table_problem(store, number)
+        else:
+            problem = _NO_TABLE.format(number) if store.committed(number) else None
+        if problem is None:
+            found += _damaged_of(store, [(number, a) for a in sorted(store.committed(number))])
+        elif not has_its_table(store, number):
+            found.append(Damage(number, None, problem))
+    cells = [(d.segment, d.array) for d in damage if d.segment is not None and d.array is not None]
+    return found + _damaged_of(store, [c for c in cells if c[0] not in of_tables.union(restored)])
+
+
+def _is_right_now(store: FeatureStore, item: Damage) -> bool:
+    if item.array is None or not item.array.startswith(PROJECTION):
+        return False
+    block = int(item.array.removeprefix(PROJECTION))
+    return block not in stored_projections(store) or _projection_problem(store, block) is None
+
+
+def _damaged_of(store: FeatureStore, cells: Iterable[tuple[int, str]]) -> list[Damage]:
+    """What is damaged of these cells; those that were dropped are not."""
+    found: list[Damage] = []
+    for segment, array in cells:
+        problem = _verify_cell(store, segment, array)
+        if problem and array in store.committed(segment):
+            found.append(Damage(segment, array, problem))
+    return found
 
 
 def _verify_lock(store: FeatureStore) -> list[Damage]:
@@ -118,11 +175,18 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
 def _verify_projections(store: FeatureStore) -> list[Damage]:
     found: list[Damage] = []
     for block in stored_projections(store):
-        try:
-            read_projection(store, block)
-        except CorruptDataError as error:
-            found.append(Damage(None, f"{PROJECTION}{block}", str(error)))
+        problem = _or_unread(_projection_problem, store, block)
+        if problem:
+            found.append(Damage(None, f"{PROJECTION}{block}", problem))
     return found
+
+
+def _projection_problem(store: FeatureStore, block: int) -> str | None:
+    try:
+        read_projection(store, block)
+    except CorruptDataError as error:
+        return str(error)
+    return None
 
 
 def table_problem(store: FeatureStore, number: int) -> str | None:
@@ -182,7 +246,8 @@ def damaged_projections(damage: Iterable[Damage]) -> list[int]:
 
 
 def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[str, ...]]:
-    """Remove what is damaged, receipts first, so that it can be recomputed.
+    """Remove what is damaged, receipts first, so that it can be recomputed. What was found before the lease
+    was held has to be checked again first, by `still_damaged`.
 
     Intact cells are not touched. A segment with a damaged table is dropped entirely (its texts are then not
     in the store any more). Zarr metadata is rewritten, and so is what follows from the tables.
@@ -196,6 +261,9 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
             if item.array is not None and item.array.startswith(PROJECTION):
                 drop_projection(store, int(item.array.removeprefix(PROJECTION)))
             continue
+        assert item.array is not None or not has_its_table(store, item.segment), (
+            f"the texts of segment {item.segment} are there"
+        )
         arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
         for array in arrays:
             revoke_receipt(store.root, item.segment, array)
