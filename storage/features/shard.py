@@ -171,6 +171,17 @@ def _reserve(fd: int, size: int) -> None:
 _CANNOT_RESERVE = {95, 22, 38}  # EOPNOTSUPP, EINVAL, ENOSYS
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Which chunks of a shard have been verified, and in which file."""
+
+    file: tuple[int, ...] | None
+    """See `ShardBytes.file`."""
+    crc32c: int
+    """Of the whole file, as the receipt has it."""
+    chunks: NDArray[np.bool_]
+
+
 class ShardRows:
     """Rows of one committed shard, in storage order, from decoded chunks of `chunk_rows` rows.
 
@@ -199,6 +210,17 @@ class ShardRows:
         tail = self._bytes[-index_bytes(shard_rows // chunk_rows) :].tobytes()
         self._index = chunk_index(path, tail)
         self._verified = np.zeros(len(seal.chunk_crc32c), dtype=bool)
+
+    @property
+    def checked(self) -> Checked:
+        """What has been verified."""
+        return Checked(self._bytes.file, self._seal.crc32c, self._verified)
+
+    def trust(self, earlier: Checked) -> None:
+        """Do not verify again what was verified when the shard was open before, if it is the same file."""
+        now = self.checked
+        if now.file is not None and (now.file, now.crc32c) == (earlier.file, earlier.crc32c):
+            self._verified = earlier.chunks
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows `[start, stop)` of the shard; a view of its chunk when they lie in one chunk."""

@@ -31,6 +31,11 @@ class ShardBytes(Protocol):
         """Whether a slice gives the same bytes whenever it is asked for, so that it is checked only once."""
         ...
 
+    @property
+    def file(self) -> tuple[int, ...] | None:
+        """What distinguishes the file that is open from others of its name; None while none is open."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, which: slice) -> NDArray[np.uint8]: ...
@@ -50,7 +55,7 @@ def shard_bytes(path: Path, n_bytes: int) -> ShardBytes:
     try:
         with path.open("rb") as file:
             mapped = mapping_of(file)
-            found = FileBytes(path, file) if mapped is None else MappedBytes(mapped)
+            found = FileBytes(path, file) if mapped is None else MappedBytes(mapped, _marks(file))
     except (FileNotFoundError, ValueError) as error:
         if (replica := replica_of(path)) is not None and not path.exists():
             return RangedBytes(replica, path, n_bytes)
@@ -70,8 +75,8 @@ class MappedBytes:
 
     stays = True
 
-    def __init__(self, mapped: mmap.mmap) -> None:
-        self._map, self._bytes = mapped, np.frombuffer(mapped, np.uint8)
+    def __init__(self, mapped: mmap.mmap, file: tuple[int, ...]) -> None:
+        self._map, self._bytes, self.file = mapped, np.frombuffer(mapped, np.uint8), file
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -94,7 +99,7 @@ class FileBytes:
     stays = False
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._fd = path, os.dup(file.fileno())
+        self._path, self._fd, self.file = path, os.dup(file.fileno()), _marks(file)
         self._n_bytes = os.fstat(self._fd).st_size
         self._held = (slice(0, 0), np.empty(0, np.uint8))
         weakref.finalize(self, os.close, self._fd)
@@ -144,6 +149,11 @@ class RangedBytes:
         """Once the whole shard is here."""
         return self._whole is not None and self._whole.stays
 
+    @property
+    def file(self) -> tuple[int, ...] | None:
+        """Of the whole shard, once that is here."""
+        return None if self._whole is None else self._whole.file
+
     def __len__(self) -> int:
         return self._n_bytes
 
@@ -167,6 +177,12 @@ class RangedBytes:
                 self._replica.fetch(self._path)
             self._whole = shard_bytes(self._path, self._n_bytes)
         self._whole.will_need()
+
+
+def _marks(file: BinaryIO) -> tuple[int, ...]:
+    """Change when a file is written to, or another one takes its name."""
+    s = os.fstat(file.fileno())
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
 def mapping_of(file: BinaryIO) -> mmap.mmap | None:

@@ -26,6 +26,7 @@ from permafrost.storage.features.layout import (
     shard_key,
     zarr_metadata,
 )
+from permafrost.storage.features.open_shards import OpenShards
 from permafrost.storage.features.places import PLACE, Locations, Places
 from permafrost.storage.features.receipts import Receipt, committed_arrays, read_receipt
 from permafrost.storage.features.record import (
@@ -67,7 +68,7 @@ class FeatureStore:
         self._places = Places()
         self._sha256: dict[int, str] = {}
         """SHA-256 of the table of every segment read so far."""
-        self._shards: dict[tuple[int, str], ShardRows] = {}
+        self._shards = OpenShards()
         self._receipts = SeenReceipts(root)
 
     @classmethod
@@ -332,15 +333,15 @@ class FeatureStore:
         return self.zarr_path / shard_key(self.spec(array), segment)
 
     def open_shard(self, segment: int, array: str) -> ShardRows:
-        """Open a committed cell; it is cached, so that each chunk is verified only once.
+        """Open a committed cell; it is cached, so that each chunk is verified only once. Of many cells only
+        those used last stay open.
 
         Raises:
             NotFoundError: the cell has no receipt.
             CorruptDataError: its receipt or shard is damaged, or belongs to another cell.
+            UnreadableError: it cannot be read.
         """
-        if (segment, array) not in self._shards:
-            self._shards[segment, array] = self.reopen_shard(segment, array)
-        return self._shards[segment, array]
+        return self._shards.of((segment, array), self.reopen_shard)
 
     def checked_receipt(self, segment: int, array: str) -> Receipt:
         """The receipt of a committed cell, checked against this store and the segment's layout.
