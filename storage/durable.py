@@ -4,19 +4,24 @@ In a home that mirrors an object store every change is made there first.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from permafrost.storage.disk_errors import disk_errors_named, require_damage
 from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import draft_path
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.replica import replica_of
+
+_HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+T = TypeVar("T")
 
 
 def let_others_read(folder: Path) -> None:
@@ -129,6 +134,10 @@ def write_durably(path: Path, content: bytes) -> None:
     Raises:
         DiskFullError: there is no room; `path` is unchanged.
     """
+    _write_draft(path, content, publish)
+
+
+def _write_draft(path: Path, content: bytes, publishing: Callable[[Path, Path], T]) -> T:
     with disk_errors_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = draft_path(path)
@@ -137,9 +146,28 @@ def write_durably(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            publish(draft, path)
+            return publishing(draft, path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _publish_new(draft: Path, path: Path) -> bool:
+    """Give a finished, flushed draft its final name unless something has it; returns whether it got it."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        # A network file system may have lost the answer to a link that it made.
+        if not path.is_file() or not path.samefile(draft):
+            return False
+    except OSError as error:
+        if error.errno not in _HAS_NO_LINKS:
+            raise
+        # There a second process can still come between.
+        if is_there(path):
+            return False
+        draft.replace(path)
+    sync_folder(path.parent)
+    return True
 
 
 def rewrite(path: Path, content: bytes) -> None:
@@ -175,12 +203,15 @@ def json_bytes(value: object) -> bytes:
 
 
 def create_durably(path: Path, content: bytes) -> bool:
-    """As `write_durably` for a new file; returns False if another machine has created it meanwhile, whose
-    content is then in place."""
+    """As `write_durably` for a new file; returns False if another process or machine has created it
+    meanwhile, whose content is then in place.
+
+    Raises:
+        DiskFullError: there is no room; nothing was created.
+    """
     replica = replica_of(path)
     if replica is None:
-        write_durably(path, content)
-        return True
+        return _write_draft(path, content, _publish_new)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_path(path)
     try:

@@ -48,8 +48,8 @@ def copy_path(root: Path) -> Path:
 
 
 def create_record(root: Path, record: StoreRecord) -> bool:
-    """Write the record of a new store and its copy; returns False if another machine has created the store
-    meanwhile."""
+    """Write the record of a new store and its copy; returns False if another process or machine has created
+    the store meanwhile."""
     content = sealed_bytes(record.model_dump(mode="json"))
     if not create_durably(record_path(root), content):
         return False

@@ -137,14 +137,14 @@ def write_segment(root: Path, number: int, table: pa.Table) -> Segment:
     """Publish the table of a new segment, and its copy.
 
     Raises:
-        StoreBusyError: another machine has just added a segment of this number.
+        StoreBusyError: another process or machine has just added a segment of this number.
     """
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     content = buffer.getvalue()
     if not create_durably(segment_path(root, number), content):
         raise StoreBusyError(
-            f"another machine has just added segment {number} to the store {root.name[:12]}; what was "
+            f"another process has just added segment {number} to the store {root.name[:12]}; what was "
             f"committed stays. Run the same command again"
         )
     write_durably(table_copy(root, number), content)

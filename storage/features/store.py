@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.storage.drafts import DRAFT_PREFIX
-from permafrost.storage.durable import write_json
+from permafrost.storage.durable import create_durably, json_bytes
 from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import (
@@ -103,7 +103,7 @@ class FeatureStore:
             backbone=dict(backbone),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
-        write_json(root / "features.zarr" / "zarr.json", ZARR_GROUP)
+        create_durably(root / "features.zarr" / ZARR_JSON, json_bytes(ZARR_GROUP))
         if not create_record(root, record):
             return cls._reopen(root, identity, sizes)
         return cls(root, record)

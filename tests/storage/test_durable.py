@@ -1,7 +1,9 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from permafrost.storage import durable
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
 from permafrost.storage.durable import (
+    create_durably,
     holds,
     is_there,
     read_json,
@@ -188,3 +191,43 @@ def test_a_folder_that_cannot_be_flushed_is_named_and_what_was_removed_is_gone(
     with pytest.raises(DiskFullError, match=r"no room to write .*folder"):
         remove_tree(tmp_path / "folder", first="inside")
     assert list(tmp_path.iterdir()) == [], "nothing is left under another name"
+
+
+@pytest.mark.parametrize("code", [None, errno.EPERM, errno.EOPNOTSUPP])
+def test_a_new_file_never_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        assert code is not None
+        raise OSError(code, os.strerror(code))
+
+    if code is not None:
+        monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "new" / "file"
+    assert create_durably(path, b"first")
+    assert not create_durably(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert path.stat().st_nlink == 1
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_many_processes_one_creates_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(8) as pool:
+        contents = [str(i).encode() for i in range(32)]
+        won = list(pool.map(lambda content: create_durably(path, content), contents))
+    assert won.count(True) == 1
+    assert path.read_bytes() == contents[won.index(True)]
+
+
+def test_a_link_whose_answer_was_lost_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_twice(*args: Any, **others: Any) -> None:
+        link(*args, **others)
+        link(*args, **others)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert create_durably(tmp_path / "file", b"content")

@@ -2,6 +2,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,27 +84,24 @@ def test_what_was_used_last_stays_open(made: SmallStore, few_files: int) -> None
 
 
 def test_checksums_are_made_once_while_a_file_is_the_same(
-    tmp_path: Path, few_files: int, monkeypatch: pytest.MonkeyPatch
+    made: SmallStore, tmp_path: Path, few_files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    axes = Axes(segment_tokens=32, segment_texts=8, chunk_bytes=128)
-    small = new_store(tmp_path, axes=axes)
-    small.add([f"text {i}" for i in range(N_SEGMENTS)], [32] * N_SEGMENTS, [CELL])
-    made, check = list[Path](), shards.check_chunk
+    store = FeatureStore.open(shutil.copytree(made.store.root, tmp_path / made.store.store_id))
+    checked, check = list[Path](), shards.check_chunk
 
     def count(path: Path, *args: Any) -> None:
-        made.append(path)
+        checked.append(path)
         check(path, *args)
 
     monkeypatch.setattr(shards, "check_chunk", count)
-    store = FeatureStore.open(small.store.root)
 
     def read_all() -> int:
-        made.clear()
+        checked.clear()
         for number in store.segments():
             read_rows(store, number, CELL, 0, 32)
-        return len(made)
+        return len(checked)
 
-    n_chunks = -(-32 // store.spec(CELL).chunk_rows(axes))
+    n_chunks = -(-32 // store.spec(CELL).chunk_rows(store.record.axes))
     assert (read_all(), read_all()) == (N_SEGMENTS * n_chunks, 0)
     # Written again, as a repair does.
     path = store.shard_path(0, CELL)

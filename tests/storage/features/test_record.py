@@ -1,7 +1,9 @@
 """`store.json` damaged but still valid JSON: named, never written by, and rebuilt."""
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import zarr
 
 from permafrost.flows.damage import store_problems
 from permafrost.storage.errors import CorruptDataError, PermafrostError
+from permafrost.storage.features import store as stores
 from permafrost.storage.features.rebuilding import rebuild_record
-from permafrost.storage.features.record import copy_path, read_record, record_path
+from permafrost.storage.features.record import StoreRecord, copy_path, read_record, record_path
 from permafrost.storage.features.repairing import mend
 from permafrost.storage.features.segments import table_copy
 from permafrost.storage.features.store import FeatureStore, store_folders
@@ -266,3 +269,30 @@ def test_an_impossible_shape_in_an_array_is_put_right(small: SmallStore, shape: 
     path.write_text(json.dumps(before | {"shape": shape}))
     assert mend(small.store.root, SilentProgress()).problems
     assert json.loads(path.read_text()) == before
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_process_that_creates_a_store_late_takes_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", _no_links)
+    create, made = stores.create_record, list[SmallStore]()
+
+    def create_late(root: Path, record: StoreRecord) -> bool:
+        """After this process saw that there was none, another one has created and filled it."""
+        monkeypatch.setattr(stores, "create_record", create)
+        made.append(new_store(tmp_path, codec="none"))
+        made[0].add(["one", "other"], [3, 4])
+        return create(root, record)
+
+    monkeypatch.setattr(stores, "create_record", create_late)
+    late = new_store(tmp_path, codec="zstd").store
+    assert late.record == made[0].store.record
+    assert read_record(late.root) == late.record
+    assert verify(late, SilentProgress()) == []
+    assert zarr.open_group(late.zarr_path, mode="r").attrs["store_id"] == late.store_id
+
+
+def _no_links(*_: object, **__: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))

@@ -17,15 +17,10 @@ from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import Damage, discard, verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
-from tests.storage.small_store import SmallStore, filled_store, flip, snapshot
+from tests.storage.small_store import SmallStore, flip, snapshot
 
 CELL = "attention_rows/1"
 FAILURES = [errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EACCES, errno.ENOMEM]
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> SmallStore:
-    return filled_store(tmp_path)
 
 
 def _n_found(small: SmallStore) -> int:
