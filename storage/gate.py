@@ -15,6 +15,7 @@ from pathlib import Path
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.errors import StoreBusyError
+from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import public_name, replica_of
 
@@ -76,10 +77,8 @@ def _opened(home: Path) -> Generator[int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A link would lock a file elsewhere, which another home may lock as well.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
+    with unlocking(fd):
         yield fd
-    finally:
-        os.close(fd)
 
 
 def _lock(fd: int, home: Path) -> None:

@@ -54,6 +54,7 @@ from permafrost.storage.features.segments import (
 from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.lease import Lease
+from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import replica_of
 
@@ -77,7 +78,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
         except FileNotFoundError:
             store.require_there()
             raise
-    try:
+    with unlocking(fd):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -104,8 +105,6 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             with contextlib.closing(StoreWriter(store, lease)) as writer:
                 yield writer
                 writer.finish()
-    finally:
-        os.close(fd)
 
 
 def lock_path(store: FeatureStore) -> Path:

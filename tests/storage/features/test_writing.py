@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from permafrost.storage.errors import DiskFullError, StoreBusyError
 from permafrost.storage.features.receipts import measure, read_receipt, receipt_path
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import verify
-from permafrost.storage.features.writing import writing
+from permafrost.storage.features.writing import lock_path, writing
 from permafrost.storage.progress import SilentProgress
 from tests.storage.small_store import (
     IDENTITY,
@@ -74,6 +75,29 @@ def test_another_process_holds_the_lease_until_it_is_killed(small: SmallStore) -
         process.send_signal(signal.SIGKILL)
         process.wait()
         _lease(small.store)
+
+
+def test_the_lease_is_free_although_another_process_inherited_the_lock(small: SmallStore) -> None:
+    """As one that was forked while it was held."""
+    lock = lock_path(small.store)
+    with writing(small.store):
+        (held,) = (fd for fd in _open_files() if _is_file(fd, lock))
+        child = subprocess.Popen(
+            ["cat"], pass_fds=[held], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+    with child:
+        _lease(small.store)
+        assert child.poll() is None
+
+
+def _open_files() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 not paths
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False
 
 
 def test_the_lease_is_free_after_an_error(small: SmallStore) -> None:
