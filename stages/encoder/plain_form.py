@@ -262,7 +262,7 @@ def _write_tokenizer(target: ExtractTarget, folder: Path) -> None:
 def _padding(tokenizer: transformers.PreTrainedTokenizerBase) -> str | None:
     """A token to pad with: any will do, as padding is masked."""
     named = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token)
-    return next((token for token in named if token), None)
+    return next((str(token) for token in named if token), None)
 
 
 def _write_pooling(used: str | None, width: int, folder: Path) -> None:
