@@ -51,7 +51,7 @@ def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDr
         InputError: it fits one that every text needs.
     """
     own = (*ALWAYS, *DERIVED)
-    committed = [store.committed(s) for s in store.tables()]
+    committed = store.committed_in(_numbers(store)).values()
     found = {
         array: ArrayDrop(
             array,
@@ -80,6 +80,11 @@ def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDr
     return [there[array] for array in in_order(named)]
 
 
+def _numbers(store: FeatureStore) -> list[int]:
+    """Of all segments, those without a table among them, which a repair may bring back."""
+    return sorted({*store.tables(), *store.lost_tables()})
+
+
 def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
     """Drop arrays of every segment: they are 'not extracted' afterwards, and read as NaN by other programs.
 
@@ -90,7 +95,7 @@ def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
     _forget_due(store, going)
     # Before the receipts: groups may be behind what is there, never ahead of it.
     write_groups(store, going)
-    for number in store.tables():
+    for number in _numbers(store):
         for array in in_order(going & store.committed(number)):
             writer.require_lease()
             revoke_receipt(store.root, number, array)

@@ -19,6 +19,7 @@ from permafrost.storage.features import dropping
 from permafrost.storage.features.dropping import arrays_to_drop, drop_arrays
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.repairing import mend
+from permafrost.storage.features.segments import segment_path, table_copy
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
@@ -217,3 +218,21 @@ def test_an_open_reader_goes_on_and_no_file_is_changed_in_place(
     for text, segment, rows in where:
         found = opened[segment].take(rows)
         assert np.array_equal(found, small.expected("hidden/1", text))
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_drop_leaves_no_receipt_of_a_segment_whose_table_is_lost(
+    small: SmallStore, has_copy: bool
+) -> None:
+    store, before = small.store, len(small.store.segments())
+    segment_path(store.root, 1).unlink()
+    if not has_copy:
+        table_copy(store.root, 1).unlink()
+    (planned,) = arrays_to_drop(store, ["hidden/1"])
+    assert planned.n_segments == before
+    drop(store, "hidden/1")
+    assert "hidden/1" not in store.committed(1)
+    mended = mend(store.root, SilentProgress())
+    assert (mended.restored_tables, mended.cells) == ([1] if has_copy else [], {})
+    assert verify(store, SilentProgress()) == []
+    assert len(store.segments()) == before - (not has_copy)
