@@ -98,6 +98,10 @@ class ShardWriter:
 
     def append(self, rows: NDArray[Any]) -> None:
         """Append `rows` `[n, *row_shape]`, already in the storage dtype."""
+        # NumPy would cast: float32 beyond the range of float16 to infinity, int64 to other numbers.
+        assert (rows.dtype, rows.shape[1:]) == (self._dtype, self._row_shape), (
+            f"rows {rows.dtype} {rows.shape} into a shard of {self._dtype} {list(self._row_shape)}"
+        )
         self._received += len(rows)
         assert self._received <= self._n_rows, (
             f"{self._received} rows into a shard of {self._n_rows}"

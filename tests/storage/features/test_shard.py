@@ -263,3 +263,19 @@ def test_chosen_segments_hold_the_longest_text_and_divide_into_chunks(
     fits = axes.segment_tokens * spec.row_bytes <= 64 << 20
     assert fits or axes.segment_tokens < 2 * max_length
     assert spec.chunk_rows(axes) * spec.row_bytes <= max(1 << 20, spec.row_bytes)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.full((2, 2), 1e6, np.float32),
+        np.ones((2, 2), np.int64),
+        np.ones((2, 1), np.float16),
+        np.ones(2, np.float16),
+    ],
+)
+def test_rows_are_neither_cast_nor_repeated(tmp_path: Path, rows: NDArray[Any]) -> None:
+    writer = _writer(tmp_path)
+    with pytest.raises(AssertionError, match=r"into a shard of float16 \[2\]"):
+        writer.append(rows)
+    writer.abandon()
