@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import owner
-from permafrost.storage.errors import CorruptDataError, PermafrostError
+from permafrost.storage.errors import CorruptDataError, InputError, PermafrostError
 from permafrost.storage.features.layout import TEXT_OF_TOKEN, widen
 from permafrost.storage.features.receipts import Statistics, measure
 from permafrost.storage.features.shard import ShardSeal, ShardWriter
@@ -71,6 +71,7 @@ class SegmentDraft:
     Raises:
         PermafrostError: the folder of drafts is not there.
         CorruptDataError: the table of the segment is not the one that the cells were given out for.
+        InputError: the rows of its texts have numbers beyond those that the array of them holds.
         DiskFullError: from any call; the draft is removed.
     """
 
@@ -128,6 +129,13 @@ class SegmentDraft:
     def _derived(self, array: str) -> NDArray[Any]:
         assert array == TEXT_OF_TOKEN.name, f"{array} does not follow from a table"
         rows = np.repeat(self._segment.table.column("text_row").to_numpy(), self._segment.lengths)
+        most = np.iinfo(TEXT_OF_TOKEN.storage).max
+        if len(rows) and rows[-1] > most:
+            raise InputError(
+                f"segment {self._segment.number} of the store {self._store.store_id[:12]} has the text row "
+                f"{rows[-1]:,}, {array} holds numbers up to {most:,}: the store is full. Extract the other "
+                "texts into another --home"
+            )
         return rows.astype(TEXT_OF_TOKEN.storage)
 
     def append(self, array: str, rows: NDArray[Any], statistics: Statistics | None = None) -> None:

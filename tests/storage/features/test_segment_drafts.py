@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from permafrost.storage.errors import CorruptDataError, DiskFullError, PermafrostError
+from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, PermafrostError
+from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.segment_drafts import Assignment, SealedSegment, SegmentDraft
 from permafrost.storage.features.store import FeatureStore
@@ -243,3 +244,11 @@ def test_a_draft_that_finds_no_room_for_its_folder_says_so(
             SegmentDraft(store, cells, {})
         monkeypatch.undo()
     assert draft_files(store) == []
+
+
+def test_a_text_row_that_its_array_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    small = new_store(tmp_path, axes=Axes(segment_tokens=32, segment_texts=1 << 31))
+    small.add(["the first row"], [32], [])
+    with pytest.raises(InputError, match=r"text row 2,147,483,648, .* up to 2,147,483,647"):
+        small.add(["row 2 ** 31"], [32], [])
+    assert small.store.committed(1) == frozenset()
