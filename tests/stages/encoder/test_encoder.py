@@ -222,6 +222,7 @@ def test_texts_may_come_one_after_the_other(bert_home: Home, task: str) -> None:
     listed, found = encoder.predict(*sides), encoder.predict(*map(iter, sides))
     assert isinstance(listed, PredictedClasses)
     assert isinstance(found, PredictedClasses)
+    assert found.probabilities is not None
     assert np.array_equal(found.probabilities, listed.probabilities)
     assert len(found.names) == len(TEXTS)
     with pytest.raises(InputError, match=r"write \[text\]"):
