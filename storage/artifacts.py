@@ -19,6 +19,7 @@ from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import DRAFT_PREFIX, STALE_S, draft_path, is_abandoned
 from permafrost.storage.durable import (
     is_there,
+    make_folder,
     remove_any,
     renamed_aside,
     set_aside,
@@ -226,7 +227,8 @@ class ArtifactStore:
         started = time.monotonic()
         try:
             with disk_errors_named(target):
-                draft.folder.mkdir(parents=True)
+                make_folder(target.parent)
+                draft.folder.mkdir()
                 yield draft
                 files = {
                     p.relative_to(draft.folder).as_posix(): _record(p) for p in _files(draft.folder)

@@ -45,6 +45,19 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, durably: after a power failure a file that was
+    flushed into a new folder is gone if that one's own name was not flushed."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    # The folder above the home may be one that this user cannot open.
+    with contextlib.suppress(PermissionError):
+        sync_folder(folder.parent)
+
+
 def publish(draft: Path, path: Path) -> None:
     """Rename a finished, flushed draft to its final name."""
     replica = replica_of(path)
@@ -139,7 +152,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 def _write_draft(path: Path, content: bytes, publishing: Callable[[Path, Path], T]) -> T:
     with disk_errors_named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         draft = draft_path(path)
         try:
             with draft.open("wb") as file:
@@ -212,7 +225,7 @@ def create_durably(path: Path, content: bytes) -> bool:
     replica = replica_of(path)
     if replica is None:
         return _write_draft(path, content, _publish_new)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     draft = draft_path(path)
     try:
         draft.write_bytes(content)

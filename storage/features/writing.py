@@ -22,6 +22,7 @@ from permafrost.storage.durable import (
     holds,
     holds_sha256,
     json_bytes,
+    make_folder,
     publish,
     remove_any,
     rewrite,
@@ -268,7 +269,7 @@ class StoreWriter:
         for array in (*derived, *arrays):
             path = self.store.shard_path(segment, array)
             with disk_errors_named(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
         if self._drafts is None:
             with disk_errors_named(self.store.root):
                 self._drafts = draft_path(self.store.root.absolute() / "segments")

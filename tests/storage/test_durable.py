@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from permafrost.storage import durable
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
 from permafrost.storage.durable import (
     create_durably,
     holds,
     is_there,
+    make_folder,
     read_json,
     remove,
     remove_tree,
@@ -22,6 +24,7 @@ from permafrost.storage.durable import (
     write_json,
 )
 from permafrost.storage.errors import CorruptDataError, DiskFullError, NotFoundError
+from tests.storage.small_store import filled_store
 
 
 def test_a_written_file_is_whole_and_leaves_no_draft(tmp_path: Path) -> None:
@@ -44,6 +47,39 @@ def test_the_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
     monkeypatch.setattr(os, "fsync", fsync)
     write_durably(path, b"content")
     assert flushed == [("file", False), ("folder", True)]
+
+
+def test_the_names_of_new_folders_are_flushed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, fsync = set[Path](), os.fsync
+
+    def note(fd: int) -> None:
+        fsync(fd)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            flushed.update(Path(f"/proc/self/fd/{fd}").readlink().iterdir())
+
+    monkeypatch.setattr(os, "fsync", note)
+    home = tmp_path / "new" / "home"
+    filled_store(home, 4)
+    spec = ArtifactSpec(stage="fit", config={}, inputs=(), code={"a:b": "1"})
+    with ArtifactStore(home).publishing(spec, {}) as draft:
+        (draft.folder / "head.bin").touch()
+    folders = {p for p in (tmp_path / "new").rglob("*") if p.is_dir()} | {home.parent}
+    assert len(folders) > 20
+    assert folders <= flushed
+
+
+def test_a_folder_is_made_in_one_that_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", denied)
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
