@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         PermafrostError,
         RemovedError,
         StoreBusyError,
+        UnreadableError,
     )
 
 K = TypeVar("K")
@@ -62,6 +63,7 @@ __all__ = [
     "PredictedScores",
     "RemovedError",
     "StoreBusyError",
+    "UnreadableError",
     "encode",
     "graphs_from_data",
     "load_exported",

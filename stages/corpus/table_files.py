@@ -336,7 +336,8 @@ def _with_names(table: pa.Table, path: Path, options: Reading, labels: Iterable[
         as_text = pa.csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
         written = pa.csv.read_csv(path, *options, as_text).column(name)
         trimmed = pc.utf8_trim_whitespace(written)
-        present = trimmed.filter(pc.not_equal(trimmed, ""))
+        # Nothing, and what stands for it, is no label.
+        present = trimmed.filter(table.column(name).is_valid())
         if pc.count_distinct(present).as_py() > pc.count_distinct(table.column(name)).as_py():
             table = table.set_column(table.schema.get_field_index(name), name, trimmed)
     return table

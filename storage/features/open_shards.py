@@ -1,10 +1,12 @@
 """Shards that stay open between reads, as many as a process may have files open."""
 
+import errno
 import resource
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
+from permafrost.storage.errors import UnreadableError
 from permafrost.storage.features.shard import Checked, ShardRows
 
 Cell = tuple[int, str]
@@ -40,12 +42,22 @@ class OpenShards:
             return self._open[cell]
         except KeyError:
             pass  # not open, or just closed by another thread
-        found = opening(*cell)
+        try:
+            found = opening(*cell)
+        except UnreadableError as error:
+            # The rest of the process has more files open than we left it.
+            if not _is_of_too_many(error) or not self._close_half():
+                raise
+            found = opening(*cell)
         if (checked := self._checked.get(cell)) is not None:
             found.trust(checked)
         self._open[cell] = found
         _close_some()
         return found
+
+    def _close_half(self) -> bool:
+        closed = [self.close_oldest() for _ in range((len(self) + 1) // 2)]
+        return any(closed)
 
     def clear(self) -> None:
         """Close all, and forget what was verified."""
@@ -72,6 +84,11 @@ def most_open() -> int:
     """How many shards may be open in this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else max(_FEWEST, min(MOST, soft // 2))
+
+
+def _is_of_too_many(error: UnreadableError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _close_some() -> None:

@@ -30,12 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny_llama(made_once: MadeOnce) -> Path:
-    """With room for an instruction: its tokenizer has a token for nearly every letter."""
+    """With room for an instruction and for two copies: its tokenizer has a token for nearly every letter."""
 
     def make(folder: Path) -> None:
         save_model("llama", folder)
         config = read_json(folder / "config.json")
-        write_json(folder / "config.json", config | {"max_position_embeddings": 512})
+        write_json(folder / "config.json", config | {"max_position_embeddings": 2048})
 
     return made_once("roomy_llama", make)
 

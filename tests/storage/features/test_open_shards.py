@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from permafrost.storage.errors import UnreadableError
+from permafrost.storage.features import open_shards
 from permafrost.storage.features import shard as shards
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.open_shards import most_open
@@ -32,15 +33,40 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
 
 
 @pytest.fixture
-def few_files() -> Iterator[int]:
-    """No more than 64 files beside those that are open before; returns how many shards may be."""
+def limited() -> Iterator[None]:
+    """No more than 64 files beside those that are open before, whatever other tests left open."""
     gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(_open_files()) + 64, hard))
     try:
-        yield most_open()
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def few_files(limited: None, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many shards may be open then."""
+    monkeypatch.setattr(open_shards, "most_open", lambda: 16)
+    return 16
+
+
+def test_half_of_the_files_of_a_process_may_be_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, most in ((1024, 512), (20_000, 1024), (10, 8), (resource.RLIM_INFINITY, 1024)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert most_open() == most
+
+
+@pytest.mark.usefixtures("limited")
+def test_shards_make_room_where_the_rest_of_the_process_has_taken_more(
+    made: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_shards, "most_open", lambda: 1024)
+    store = FeatureStore.open(made.store.root)
+    for number in store.segments():
+        rows = read_rows(store, number, CELL, 0, 32)
+        text = store.segment(number).table.column("text").to_pylist()[0]
+        assert np.array_equal(rows, made.rows[CELL][text])
 
 
 def _open_files() -> list[int]:
