@@ -343,7 +343,7 @@ def test_the_documents_of_one_query_are_drawn_together():
         assert itself[0] == pytest.approx((1 / ranks).mean())
         low, high = np.quantile(values[0], [0.025, 0.975])
         covered += low <= 0.75 <= high  # half of the answers are right on average
-    assert covered >= 50, "about 57 of 60; pairs drawn one by one cover 13"
+    assert covered >= 50, "57 of 60; over pairs drawn one by one 21"
     # A pair more of every kind is no more evidence.
     twice = np.repeat(ranks.ravel(), 2)
     _, more = resample("mrr", twice, twice[None], 400, trial, units("mrr", np.repeat(queries, 2)))
