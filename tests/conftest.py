@@ -4,6 +4,7 @@ garbage; which tests share a process."""
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -44,8 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = [name for name in ("scheduler", "prefect_server") if name in uses[item.path]]
         file = item.nodeid.split("::")[0]
         item.add_marker(pytest.mark.xdist_group((*shared, file)[0]))
-    # Theirs take longest, and so do those of an object store: begun last, they would end alone.
-    items.sort(key=lambda item: not uses[item.path] & {"scheduler", "prefect_server", "server"})
+    # What takes longest first, as it would end alone: files whose tests are given the most time, then those with
+    # servers or object stores.
+    longest = Counter[Path]()
+    for item in items:
+        if mark := item.get_closest_marker("timeout"):
+            longest[item.path] = max(longest[item.path], mark.args[0])
+    servers = {"scheduler", "prefect_server", "server"}
+    items.sort(key=lambda item: (-longest[item.path], not uses[item.path] & servers))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -69,6 +69,7 @@ def test_every_folder_with_python_is_a_package(tracked: list[str]) -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(600)
 def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in (*tracked, "pyproject.toml", "README.md", "LICENSE"):
@@ -198,6 +199,7 @@ report: {title: Small, x_axis: {kind: tasks}}
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("end", ["lowest", "newest"])
 def test_an_experiment_runs_with_the_ends_of_the_ranges(end: str, tmp_path: Path) -> None:
     ranges = {str(canonicalize_name(r.name)): r.specifier for r in requirements()}

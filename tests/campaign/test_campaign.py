@@ -15,13 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "kills": 6,
-    "full": 4,
-    "forbidden": 3,
-    "writers": 14,
-    "clock": 2,
-    "damage": 4,
-    "formats": 900,
+    "kills": 3,
+    "full": 2,
+    "forbidden": 2,
+    "writers": 7,
+    "clock": 1,
+    "damage": 2,
+    "formats": 400,
 }
 """Each with the number that is counted of it; workers that are killed have `tests/flows/engine`."""
 
