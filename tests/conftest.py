@@ -45,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = [name for name in ("scheduler", "prefect_server") if name in uses[item.path]]
         file = item.nodeid.split("::")[0]
         item.add_marker(pytest.mark.xdist_group((*shared, file)[0]))
-    # What takes longest first, as it would end alone: files whose tests are given the most time, then those with
-    # servers or object stores.
+    # What takes longest first, as it would end alone: files whose tests are given the most time, then those
+    # with servers or object stores.
     longest = Counter[Path]()
     for item in items:
         if mark := item.get_closest_marker("timeout"):
