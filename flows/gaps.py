@@ -1,6 +1,6 @@
 """The report of a run in which some nodes failed: the rest of the results, with the gaps marked."""
 
-import contextlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.runs import gaps_folder, remove_gaps
+from permafrost.storage.drafts import draft_path
 from permafrost.storage.errors import PermafrostError
 
 
@@ -17,6 +18,7 @@ def report_with_gaps(
     """Write the report and return its path; None if there are no results at all, or it cannot be written.
 
     It lies beside the run records and is not published, as a published report would count as done for ever.
+    Other runs of the experiment may write and remove theirs meanwhile.
     """
     results = [*nodes.results.values(), *nodes.evaluations.values()]
     if not any(context.artifacts.is_done(node.ref) for node in results):
@@ -26,15 +28,18 @@ def report_with_gaps(
 
     home, name = context.home, nodes.experiment.name
     folder = gaps_folder(home, name)
+    draft = draft_path(folder)
     try:
+        draft.mkdir(parents=True)
+        write(nodes.report, context, draft, _sentences(nodes, outcomes))
         remove_gaps(home, name)
-        folder.mkdir(parents=True)
-        write(nodes.report, context, folder, _sentences(nodes, outcomes))
+        draft.rename(folder)
     except (PermafrostError, OSError):
-        # Often what the nodes failed of as well, a full disk: they are to be told of, not this.
-        with contextlib.suppress(PermafrostError, OSError):
-            remove_gaps(home, name)
+        # Often what the nodes failed of as well, a full disk: they are to be told of, not this. Or another
+        # run of this experiment has failed in the same moment, and its report is as good.
         return None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return folder / "report.html"
 
 

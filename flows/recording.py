@@ -115,9 +115,13 @@ class RunUnderWay:
         self, outcomes: Mapping[str, Outcome], report: Path | None, error: BaseException | None
     ) -> None:
         """Nodes have failed; the others are done, and `report` is of those."""
-        scores = () if report is None else scores_of(report.with_name(RESULTS))
         # The nodes are to be told of, not that their run could not be recorded.
         with contextlib.suppress(PermafrostError, OSError):
+            scores: tuple[RunScore, ...] = ()
+            if report is not None:
+                # Gone if another run of the experiment has ended meanwhile.
+                with contextlib.suppress(OSError):
+                    scores = scores_of(report.with_name(RESULTS))
             self._end("failed", outcomes, scores, error)
 
     def broken_off(self, outcome: RunOutcome, error: BaseException | None) -> None:

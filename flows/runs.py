@@ -1,5 +1,6 @@
 """Which artifacts the latest run of each experiment used: the roots of garbage collection."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,9 +70,10 @@ def end_run(home: Path, record: RunRecord) -> None:
 
 
 def remove_gaps(home: Path, experiment: str) -> None:
-    """Remove the report that a run which did not finish left."""
+    """Remove the report that a run which did not finish left; another run may do so in the same moment."""
     if is_there(folder := gaps_folder(home, experiment)):
-        remove_tree(folder, first="report.html")
+        with contextlib.suppress(FileNotFoundError):
+            remove_tree(folder, first="report.html")
 
 
 def run_files(home: Path) -> list[Path]:

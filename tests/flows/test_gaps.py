@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from permafrost.flows import recording, runs
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.garbage import collect
-from permafrost.flows.history import read_history
+from permafrost.flows.history import RunScore, read_history
 from permafrost.flows.nodes import report_writing
 from permafrost.flows.pipeline import raise_first, run_serially
 from permafrost.flows.runs import (
@@ -17,6 +18,7 @@ from permafrost.flows.runs import (
     begin_run,
     end_run,
     gaps_folder,
+    remove_gaps,
     run_files,
     unfinished_runs,
 )
@@ -71,8 +73,8 @@ def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(
     """As on a full disk, of which the nodes have failed as well."""
     home = Path(shutil.copytree(finished_home, tmp_path / "home"))
 
-    def no_room(*_: object) -> None:
-        (gaps_folder(home, "tiny") / "results.parquet").touch()
+    def no_room(_node: object, _context: object, folder: Path, *_: object) -> None:
+        (folder / "results.parquet").touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(report_writing, "write", no_room)
@@ -80,10 +82,47 @@ def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(
     with pytest.raises(PermafrostError, match="loss") as caught:
         run_serially(experiment_file, home, overrides)
     assert "report with the gaps" not in " ".join(caught.value.__notes__)
-    assert not gaps_folder(home, "tiny").exists(), "half a report was left"
+    left = [path for path in gaps_folder(home, "tiny").parent.iterdir() if path.is_dir()]
+    assert left == [], "half a report was left"
     ended = read_history(home, "tiny").runs[-1].ended
     assert ended is not None
     assert (ended.outcome, "loss" in (ended.error or "")) == ("failed", True)
+
+
+def test_what_failed_is_told_where_another_run_removes_the_report_with_gaps(
+    experiment_file: Path, finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of one experiment write and remove theirs, and two may do so at once."""
+    home = Path(shutil.copytree(finished_home, tmp_path / "home"))
+    own = recording.scores_of
+
+    def after_another(results: Path) -> tuple[RunScore, ...]:
+        remove_gaps(home, "tiny")
+        return own(results)
+
+    monkeypatch.setattr(recording, "scores_of", after_another)
+    overrides = ["methods.shuffled.optim={lr: 1.0e+30, max_epochs: 3, batch_size: 4}"]
+    with pytest.raises(PermafrostError, match="loss"):
+        run_serially(experiment_file, home, overrides)
+    ended = read_history(home, "tiny").runs[-1].ended
+    assert ended is not None
+    assert (ended.outcome, "loss" in (ended.error or "")) == ("failed", True)
+
+
+def test_a_report_with_gaps_is_removed_by_two_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = gaps_folder(tmp_path, "x")
+    folder.mkdir(parents=True)
+
+    def seen_by_both(path: Path) -> bool:
+        there = path.exists()
+        shutil.rmtree(path)
+        return there
+
+    monkeypatch.setattr(runs, "is_there", seen_by_both)
+    remove_gaps(tmp_path, "x")
+    assert not folder.exists()
 
 
 def test_a_store_that_another_run_has_only_begun_says_nothing_of_its_making(
