@@ -152,6 +152,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         loss=entry.loss,
         category=entry.category,
         part=entry.part,
+        fit=entry.fit,
         costs=Costs(
             fit_seconds=_fit_seconds(entry, context),
             score_seconds=None if entry.score is None else _seconds(entry.score, context),

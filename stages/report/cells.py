@@ -52,6 +52,8 @@ class Cell:
     """Where the experiment names the task."""
     must_be_at_chance: bool = True
     """Of a control: whether it gets nothing from which the answer can be learnt."""
+    fit: str | None = None
+    """Artifact key of the fit behind it, which cells of several tasks may share; None if it is not known."""
 
     @property
     def label(self) -> str:

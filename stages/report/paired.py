@@ -4,15 +4,20 @@ A mean over tasks is resampled task by task: test sets are taken as independent 
 methods share on one task, its resamples, they share in the mean as well. Where some task has no predictions
 to resample, as a clustering of mteb, the tasks themselves are the sample: Student's paired t. Where there are
 predictions, but of other examples, nothing is tested.
+
+Seeds of different tasks are different trainings, and their errors independent, unless tasks share the fits:
+in an evaluation a head is fitted once per seed and scored on every task, so that a lucky seed is lucky on all
+of them. There the scores of a seed are averaged over the tasks first, and the error is that of the means of
+the seeds. Student's t sees nothing of it, as it moves all tasks together, and so it is added.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference, Estimate, difference
 from permafrost.stages.report.entries import p_text
+from permafrost.stages.report.standing import SeedScore
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _LEAST_TASKS = 3
@@ -36,27 +41,34 @@ def paired_difference(
         missing = [place for place, pair in zip(places, pairs, strict=True) if pair is None]
         if any(_has_own(table, place, one) and _has_own(table, place, other) for place in missing):
             return None
-        return _between_tasks(places, one, other, config)
-    ours, theirs = (_over_tasks([pair[i] for pair in known], config) for i in (0, 1))
+        return _between_tasks(table, places, one, other, config)
+    ours, theirs = (
+        _over_tasks(table, places, row, [pair[i] for pair in known], config)
+        for i, row in enumerate((one, other))
+    )
     return difference(ours, theirs, config.level, config.seed)
 
 
 def _between_tasks(
-    places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
+    table: ResultsTable, places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
 ) -> Difference | None:
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr, stdtrit
 
     pairs = [(one.entries[place], other.entries[place]) for place in places]
     gaps = np.array([a.mean - b.mean for a, b in pairs if a is not None and b is not None])
     if len(gaps) < len(pairs) or len(gaps) < _LEAST_TASKS:
         return None
-    value = float(gaps.mean())
-    if np.ptp(gaps) <= _ROUNDING:
+    value, n = float(gaps.mean()), len(gaps)
+    parts = [part for row in (one, other) for part in _of_shared_fits(table, places, row)]
+    if np.ptp(gaps) > _ROUNDING:
+        parts.append((float(gaps.std(ddof=1)) / n**0.5, n - 1.0))
+    error, freedom = _together(parts)
+    if not error:
         # Without spread it is as large as it is on every task.
         return Difference(value, value, value, float(abs(value) <= _ROUNDING), "tasks")
-    tested: Any = ttest_1samp(gaps, 0.0)
-    low, high = tested.confidence_interval(config.level)
-    return Difference(value, float(low), float(high), float(tested.pvalue), "tasks")
+    reach = error * float(stdtrit(freedom, (1 + config.level) / 2))
+    p = 2 * float(stdtr(freedom, -abs(value) / error))
+    return Difference(value, value - reach, value + reach, p, "tasks")
 
 
 def mean_estimate(
@@ -65,7 +77,7 @@ def mean_estimate(
     """The mean of some columns of a row; None unless it has predictions in all of them."""
     alone = [_shared(table, place, row, row) for place in places]
     known = [pair[0] for pair in alone if pair is not None]
-    return _over_tasks(known, config) if len(known) == len(alone) else None
+    return _over_tasks(table, places, row, known, config) if len(known) == len(alone) else None
 
 
 def _has_own(table: ResultsTable, place: int, row: Row) -> bool:
@@ -88,26 +100,93 @@ def _shared(
     return None
 
 
-def _over_tasks(estimates: Sequence[Estimate], config: BootstrapConfig) -> Estimate:
+def _over_tasks(
+    table: ResultsTable,
+    places: Sequence[int],
+    row: Row,
+    estimates: Sequence[Estimate],
+    config: BootstrapConfig,
+) -> Estimate:
     """The estimate of the mean over tasks; spread over seeds as Welch and Satterthwaite have it."""
     if len(estimates) == 1:
         return estimates[0]
     n = len(estimates)
-    errors = np.array([e.error for e in estimates]) / n
-    freedom = np.array([e.freedom for e in estimates])
-    error = float(np.sqrt((errors**2).sum()))
+    of = dict(zip(places, estimates, strict=True))
+    alone = [group[0] for group in _by_fit(table, places, row) if len(group) == 1]
+    parts = [(of[place].error / n, of[place].freedom) for place in alone]
+    error, freedom = _together([*parts, *_of_shared_fits(table, places, row)])
     return Estimate(
         value=float(np.mean([e.value for e in estimates])),
         values=np.mean(
             [e.values[_order(config, i, len(e.values))] for i, e in enumerate(estimates)], axis=0
         ),
         error=error,
-        freedom=float(error**4 / (errors**4 / freedom).sum()) if error else np.inf,
+        freedom=freedom,
         bounds=(
             float(np.mean([e.bounds[0] for e in estimates])),
             float(np.mean([e.bounds[1] for e in estimates])),
         ),
     )
+
+
+def _together(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Standard error of a sum of independent parts, given as error and degrees of freedom each, and its
+    degrees of freedom by Welch and Satterthwaite."""
+    squares = np.array([error**2 for error, _ in parts])
+    if not squares.any():
+        return 0.0, np.inf
+    freedom = np.array([freedom for _, freedom in parts])
+    return float(squares.sum() ** 0.5), float(squares.sum() ** 2 / (squares**2 / freedom).sum())
+
+
+def _of_shared_fits(
+    table: ResultsTable, places: Sequence[int], row: Row
+) -> list[tuple[float, float]]:
+    """What each fit that several of the columns share adds to the error of their mean, with its degrees of
+    freedom."""
+    found: list[tuple[float, float]] = []
+    for group in _by_fit(table, places, row):
+        if len(group) == 1:
+            continue
+        by_task = [_seeds(table, place, row) for place in group]
+        seeds = sorted(set(by_task[0]).intersection(*by_task))
+        if len(seeds) < 2:
+            found += _moved_alike(row, group, len(places))
+            continue
+        sums = [sum(scores[seed].value for scores in by_task) for seed in seeds]
+        error = float(np.std(sums, ddof=1)) / len(seeds) ** 0.5 / len(places)
+        if error > _ROUNDING:
+            found.append((error, len(seeds) - 1.0))
+    return found
+
+
+def _moved_alike(row: Row, group: Sequence[int], n: int) -> list[tuple[float, float]]:
+    """The same where the columns have no two seeds in common, as if one draw moved them all; nothing where
+    each has one seed, which a note says."""
+    known = [(e.sd / e.n**0.5, e.n - 1.0) for p in group if (e := row.entries[p]) and e.sd]
+    return [(sum(error for error, _ in known) / n, min(f for _, f in known))] if known else []
+
+
+def _by_fit(table: ResultsTable, places: Sequence[int], row: Row) -> list[list[int]]:
+    """The columns of a row, those together whose scores come from the same fits."""
+    if any(table.columns[place].part == "evaluations" for place in places):
+        # One of these may be of the head that is scored on all of the others; averaging within seeds is
+        # right for other fits too.
+        return [[*places]]
+    groups: list[tuple[set[str], list[int]]] = []
+    for place in places:
+        fits = {score.fit for score in _seeds(table, place, row).values() if score.fit is not None}
+        same = next((group for group in groups if group[0] & fits), None)
+        if same is None:
+            groups.append((fits, [place]))
+        else:
+            same[0].update(fits)
+            same[1].append(place)
+    return [group for _, group in groups]
+
+
+def _seeds(table: ResultsTable, place: int, row: Row) -> dict[int, SeedScore]:
+    return dict(table.standings[place].seeds.get(row.method, {})) if table.standings else {}
 
 
 def _order(config: BootstrapConfig, task: int, n: int) -> np.ndarray:

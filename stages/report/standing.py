@@ -44,6 +44,15 @@ class AgainstBest:
 
 
 @dataclass(frozen=True)
+class SeedScore:
+    """What one seed of a method scored."""
+
+    value: float
+    fit: str | None = None
+    """As in the cell."""
+
+
+@dataclass(frozen=True)
 class Standing:
     """The results of resampling one task under one metric."""
 
@@ -58,6 +67,10 @@ class Standing:
     estimates: tuple[Mapping[str, Estimate], ...] = field(default=(), compare=False, repr=False)
     """Behind the intervals of the entries, by method; methods with the same test examples are together, and
     their resamples are the same."""
+    seeds: Mapping[str, Mapping[int, SeedScore]] = field(
+        default_factory=dict[str, Mapping[int, SeedScore]], compare=False, repr=False
+    )
+    """Scores by method and seed, also of those that could not be resampled."""
 
     @property
     def best(self) -> str | None:
@@ -129,7 +142,15 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
                 for method, estimated in means.items()
                 if method in methods and method != best
             )
-    return Standing(cells, entries, against, len(results), tuple(estimates))
+    return Standing(cells, entries, against, len(results), tuple(estimates), _by_seed(results))
+
+
+def _by_seed(results: Sequence[CellResult]) -> dict[str, dict[int, SeedScore]]:
+    scores: dict[str, dict[int, SeedScore]] = {}
+    for r in results:
+        by_seed = scores.setdefault(r.cell.method, {})
+        by_seed[r.cell.seed] = SeedScore(r.metrics.test, r.cell.fit)
+    return scores
 
 
 def _same_examples(
