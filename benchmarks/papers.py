@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.flows.yaml_reader import read_yaml
+from permafrost.stages.report.entries import p_text
 from permafrost.stages.report.markup import literal
 
 ROOT = Path(__file__).parents[1]
@@ -238,7 +239,7 @@ def _difference(comparison: Mapping[str, Any]) -> str:
     said = f"{c['on']}: {c['higher']} less {c['lower']} {100 * c['difference']:+.1f}"
     if c["interval"] is not None:
         low, high = (100 * end for end in c["interval"])
-        said += f" ({low:+.1f} to {high:+.1f}, p {c['p']:.3f})"
+        said += f" ({low:+.1f} to {high:+.1f}, p {p_text(c['p'])})"
     return f"{said}, {c['outcome']}"
 
 

@@ -117,7 +117,7 @@ def test_scores_and_differences_are_kept(
     tested = {
         "difference": 0.0214,
         "interval": [-0.01, 0.0528],
-        "p": 0.1234,
+        "p": 0.0002,
         "outcome": "within noise",
     }
     untested = {"difference": -0.5, "interval": None, "p": None, "outcome": "not tested"}
@@ -128,7 +128,7 @@ def test_scores_and_differences_are_kept(
     ]
     (told,) = papers.told_apart([{"says": "s", "outcome": "o", "comparisons": comparisons}])
     assert told["differences"] == [
-        "RTE: a less b +2.1 (-1.0 to +5.3, p 0.123), within noise",
+        "RTE: a less b +2.1 (-1.0 to +5.3, p <0.001), within noise",
         "RTE: a less c -50.0, not tested",
     ]
 

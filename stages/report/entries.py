@@ -10,6 +10,10 @@ DASH = "–"
 TIED = "≈"
 """Marks a method that is not significantly worse than the best of its column."""
 
+_SMALLEST_P = 0.0005
+_LEVELS = (0.1, 0.05, 0.01)
+_MOST_PLACES = 12
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -50,8 +54,21 @@ def magnitude(n: int) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p-value with two decimals, or three below 0.1."""
-    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    """A p-value with two decimals, or three below 0.1; `<0.001` where these would be zeros.
+
+    One below a usual significance level is not rounded up to it: `0.0496`.
+    """
+    if p < _SMALLEST_P:
+        return "<0.001"
+    places = 3 if p < _LEVELS[0] else 2
+    while any(p < level <= float(f"{p:.{places}f}") for level in _LEVELS) and places < _MOST_PLACES:
+        places += 1
+    return f"{p:.{places}f}"
+
+
+def p_clause(text: str) -> str:
+    """A p-value in a sentence, of its text: `p = 0.03`, `p < 0.001`."""
+    return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
 def entry(values: Sequence[float]) -> Entry:

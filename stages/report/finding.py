@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from permafrost.stages.metrics.bootstrap import Difference, interval
 from permafrost.stages.report.canvas import shortened
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.entries import hundredths, p_clause
 from permafrost.stages.report.paired import mean_estimate, paired_difference, tested_text
 from permafrost.stages.report.tables import (
     Average,
@@ -179,7 +179,7 @@ class _Ranked:
 
 
 def _number(compared: _Compared) -> str:
-    p = "not tested" if compared.tested is None else f"p = {tested_text(compared.tested)}"
+    p = "not tested" if compared.tested is None else p_clause(tested_text(compared.tested))
     return f"{hundredths(compared.value)}, {p}"
 
 

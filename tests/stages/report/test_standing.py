@@ -20,7 +20,7 @@ from permafrost.stages.metrics.bootstrap import (
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
-from permafrost.stages.report.entries import entry, p_text, signed
+from permafrost.stages.report.entries import entry, p_clause, p_text, signed
 from permafrost.stages.report.notes import annotated, metrics_note
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.results_files import results_latex, results_markdown, results_summary
@@ -417,5 +417,18 @@ def test_the_page_and_the_files_hold_intervals_marks_and_notes(cells, tmp_path: 
 
 
 def test_p_is_printed_with_more_digits_where_they_matter():
-    assert [p_text(p) for p in (0.0009995, 0.0496, 0.31, 1.0)] == ["0.001", "0.050", "0.31", "1.00"]
+    assert [p_text(p) for p in (0.0009995, 0.0496, 0.31, 1.0)] == [
+        "0.001",
+        "0.0496",
+        "0.31",
+        "1.00",
+    ]
     assert [signed(v) for v in (0.0123, -0.0123, 0.0, -0.0001)] == ["+1.2", "−1.2", "0.0", "0.0"]
+
+
+def test_a_printed_p_is_never_zero_nor_on_the_other_side_of_a_level():
+    assert [p_text(p) for p in (0.0, 2 / 4001, 0.0004, 0.0005)] == ["<0.001"] * 3 + ["0.001"]
+    assert [p_text(p) for p in (0.04998, 0.05, 0.0504)] == ["0.04998", "0.050", "0.050"]
+    assert [p_text(p) for p in (0.0099, 0.0996, 0.1)] == ["0.0099", "0.0996", "0.10"]
+    assert p_text(np.nextafter(0.05, 0)).startswith("0.05")  # an end to the digits
+    assert [p_clause(p_text(p)) for p in (0.0004, 0.2)] == ["p < 0.001", "p = 0.20"]
