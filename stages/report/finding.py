@@ -13,6 +13,7 @@ from permafrost.stages.report.tables import (
     ResultsTable,
     Row,
     averages,
+    is_equal,
     scored_differently,
 )
 
@@ -96,8 +97,8 @@ class _Ranked:
     def sentence(self) -> str:
         """What is best, against the next best and the best control."""
         (best, value), *others = self.methods
-        equal = [row for row, v in others if hundredths(v) == hundredths(value)]
-        behind = [(row, v) for row, v in others if hundredths(v) != hundredths(value)]
+        equal = [row for row, v in others if self._shares(best, value, row, v)]
+        behind = [(row, v) for row, v in others if row not in equal]
         names = _listed([_name(row) for row in (best, *equal)])
         reached = f"{self._metric} {hundredths(value)}{self._interval(best)}"
         if not others:
@@ -108,6 +109,15 @@ class _Ranked:
         clauses = [*self._against_methods(best, behind), *self._against_controls(best)]
         mark = "," if clauses[0].startswith("but ") else ":"
         return f"{said}{mark} {'; '.join(clauses)}."
+
+    def _shares(self, best: Row, value: float, row: Row, v: float) -> bool:
+        """Whether a row is as good as the best: exactly, or as printed where no test tells them apart."""
+        if is_equal(v, value):
+            return True
+        if hundredths(v) != hundredths(value):
+            return False
+        tested = self._difference(best, row)
+        return tested is not None and self._is_noise(tested)
 
     def _interval(self, row: Row) -> str:
         estimate = mean_estimate(self._table, self._mean.columns, row, self._bootstrap)
@@ -167,7 +177,7 @@ class _Ranked:
         gap = by - compared.value
         far = f"{hundredths(abs(gap))} {'above' if gap > 0 else 'below'}"
         if hundredths(by) == hundredths(compared.value):
-            far = "level with"
+            far = "level as printed with"
         name = shortened(compared.row.method, _NAME_CHARS) if which else _name(compared.row)
         return f"{far} {which}{name} ({_number(compared)})"
 

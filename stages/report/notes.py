@@ -16,6 +16,7 @@ from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
+from permafrost.stages.report.paired import behind
 from permafrost.stages.report.standing import Standing, standings
 from permafrost.stages.report.tables import (
     Average,
@@ -59,18 +60,17 @@ def annotated(
     by_column = standings(results, [(c.task, c.metric) for c in columns], bootstrap)
     is_averaged = config.averages != "none" and config.x_axis.has_averages
     means = averages(columns, config.averages) if is_averaged else ()
+    resampled = replace(table, standings=by_column, alpha=bootstrap.alpha)
     return replace(
-        table,
-        standings=by_column,
-        alpha=bootstrap.alpha,
-        averages=means,
+        resampled,
+        averages=tuple(replace(a, behind=behind(resampled, a, bootstrap)) for a in means),
         notes=(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
             *marks_note(by_column, bootstrap, table.has_seeds),
             *few_seeds_note(results, by_column),
             *metrics_note(table),
             *(averages_note(columns, means) if is_averaged else ()),
-            *small_sets_note(replace(table, standings=by_column), bootstrap),
+            *small_sets_note(resampled, bootstrap),
             *overlap_note(columns),
             *dev_overlap_notes(columns),
             *trained_texts_note(results),

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference, Estimate, difference
-from permafrost.stages.report.entries import p_text
+from permafrost.stages.report.entries import hundredths, p_text
 from permafrost.stages.report.standing import SeedScore
-from permafrost.stages.report.tables import ResultsTable, Row
+from permafrost.stages.report.tables import Average, ResultsTable, Row, is_equal
 
 _LEAST_TASKS = 3
 """Of two, their one difference would be all that is known of the spread."""
@@ -78,6 +78,23 @@ def mean_estimate(
     alone = [_shared(table, place, row, row) for place in places]
     known = [pair[0] for pair in alone if pair is not None]
     return _over_tasks(table, places, row, known, config) if len(known) == len(alone) else None
+
+
+def behind(table: ResultsTable, average: Average, config: BootstrapConfig) -> tuple[str, ...]:
+    """Methods whose mean is printed as the best one is, and that are significantly worse; of means over kinds
+    of task, which have no test, none."""
+    means = {r: v for r in table.compared if (v := table.average(r, average)) is not None}
+    if not means or average.kinds:
+        return ()
+    best = max(means, key=lambda row: means[row])
+    alike = [r for r, v in means.items() if hundredths(v) == hundredths(means[best])]
+    return tuple(
+        row.method
+        for row in alike
+        if not is_equal(means[row], means[best])
+        and (tested := paired_difference(table, average.columns, best, row, config)) is not None
+        and tested.p < config.alpha
+    )
 
 
 def _has_own(table: ResultsTable, place: int, row: Row) -> bool:

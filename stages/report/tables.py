@@ -19,6 +19,7 @@ from permafrost.stages.report.standing import Standing
 
 _MOST_CLASSES = 3
 """Up to this many classes their shares are listed; of more, the range is given."""
+_ROUNDING = 1e-12
 _OF_KINDS = ("mteb", "evaluations")
 """Rules with a mean over kinds of task."""
 PrintedMark = Literal["plain", "best", "tied"]
@@ -116,6 +117,8 @@ class Average:
     """Indices of the columns that are averaged."""
     kinds: tuple[tuple[int, ...], ...] = ()
     """The columns by kind of task, if kinds have equal weight; empty if tasks do."""
+    behind: tuple[str, ...] = ()
+    """Methods whose mean is printed as the best one is, and that are significantly worse."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,18 @@ class ResultsTable:
         return tuple(row for row in self.rows if row.role != "control")
 
     def is_best(self, row: Row, column: int) -> bool:
-        """Whether no method has a higher mean in this column, at the printed precision."""
+        """Whether no method has a higher mean in this column, at the printed precision, unless the
+        difference behind it is significant."""
         entry = row.entries[column]
         if entry is None or row.role == "control":
             return False
         others = [e.mean for r in self.compared if (e := r.entries[column]) is not None]
-        return hundredths(entry.mean) == hundredths(max(others))
+        if is_equal(entry.mean, max(others)):
+            return True
+        if hundredths(entry.mean) != hundredths(max(others)):
+            return False
+        against = self.standings[column].against(row.method) if self.standings else None
+        return against is None or against.difference.p >= self.alpha
 
     def is_tied(self, row: Row, column: int) -> bool:
         """Whether the row is not the best of the column, but not significantly worse."""
@@ -170,9 +179,10 @@ class ResultsTable:
         return float(np.mean([np.mean([means[i] for i in group]) for group in groups]))
 
     def is_best_average(self, row: Row, average: Average) -> bool:
-        """Whether no method has a higher mean over tasks, at the printed precision."""
+        """Whether no method has a higher mean over tasks, at the printed precision, unless the difference
+        behind it is significant."""
         mean = self.average(row, average)
-        if mean is None or row.role == "control":
+        if mean is None or row.role == "control" or row.method in average.behind:
             return False
         means = [self.average(r, average) for r in self.compared]
         return hundredths(mean) == hundredths(max(v for v in means if v is not None))
@@ -219,6 +229,11 @@ class ResultsTable:
         if self.is_best(row, column):
             return "best"
         return "tied" if self.is_tied(row, column) else "plain"
+
+
+def is_equal(one: float, other: float) -> bool:
+    """Whether two scores differ by no more than the order in which they are added up."""
+    return abs(one - other) <= _ROUNDING
 
 
 def tabulate(results: Sequence[CellResult]) -> ResultsTable:

@@ -213,3 +213,37 @@ def test_gaps_and_controls_alone_are_said(tmp_path: Path):
     cells = [cell(tmp_path, "good", 0.9), cell(tmp_path, "chance", 0.5)]
     assert said(cells, has_gaps=True).startswith("Of what there is so far: good reaches")
     assert said(cells[1:]).startswith("There are only controls here")
+
+
+def nearly_alike(folder: Path) -> list[Cell]:
+    """All print as 90.0. `steady` errs wherever `best` does and on a few more, `mixed` errs elsewhere."""
+    n = 20_000
+    labels = two_classes(n)
+    rights = {"best": 0.9, "steady": 0.8996, "mixed": 0.8997}
+    cells: list[Cell] = []
+    for name, right in rights.items():
+        order = np.arange(n) if name != "mixed" else np.random.default_rng(0).permutation(n)
+        given = np.where(order < round(right * n), labels, 1 - labels)
+        cells += [scored_cell(folder, name, labels, given, task=task) for task in ("a", "b")]
+    return cells
+
+
+def test_rows_that_print_alike_share_the_first_place_unless_a_test_tells_them_apart(tmp_path: Path):
+    cells = nearly_alike(tmp_path)
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, REPORT)
+    text = finding(table, REPORT)
+    assert text.startswith("best and mixed share the first place on average over 2 tasks, with acc")
+    assert "level as printed with steady (90.0, p = 0.005)" in text
+    marks = {row.method: [p.mark for p in table.printed(row)] for row in table.rows}
+    assert marks == {"best": ["best"] * 3, "steady": ["plain"] * 3, "mixed": ["best"] * 3}
+
+
+def test_rows_that_print_alike_and_cannot_be_tested_do_not_share_the_first_place(tmp_path: Path):
+    cells = nearly_alike(tmp_path)
+    for one in cells:
+        (one.folder / PREDICTIONS).unlink()
+    assert said(cells).endswith(
+        "on average over 2 tasks, with accuracy 90.0: level as printed with mixed (90.0, not tested); "
+        "there is no control."
+    )
