@@ -1,5 +1,6 @@
 """The sentence on top of a report: which method is best, how sure that is, and what it is compared with."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from permafrost.stages.report.tables import (
 
 _NAME_CHARS = 60
 _MOST_NAMED = 2
+_MOST_FIRST = 4
+_MOST_LEFT_OUT = 3
+_SEPARATES = re.compile(r"[,;:“”]| and ")
 
 
 def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False) -> str:
@@ -46,7 +50,7 @@ def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False
 def _unranked(table: ResultsTable, split: dict[str, list[str]]) -> str:
     """Where no number is one of all methods: what is best on the other tasks, if there are any."""
     task, metrics = next(iter(split.items()))
-    on = shortened(task, _NAME_CHARS) if len(split) == 1 else f"{len(split)} tasks"
+    on = marked(task) if len(split) == 1 else f"{len(split)} tasks"
     why = f"methods on {on} are scored by different metrics, {', '.join(metrics)}, which cannot be compared"
     if all(column.task in split for column in table.columns):
         return f"{why[0].upper()}{why[1:]}: none is called the best."
@@ -99,7 +103,7 @@ class _Ranked:
         (best, value), *others = self.methods
         equal = [row for row, v in others if self._shares(best, value, row, v)]
         behind = [(row, v) for row, v in others if row not in equal]
-        names = _listed([_name(row) for row in (best, *equal)])
+        names = _named([best, *equal])
         reached = f"{self._metric} {hundredths(value)}{self._interval(best)}"
         if not others:
             said = f"{names} reaches {reached} {self._where}"
@@ -136,13 +140,23 @@ class _Ranked:
     @property
     def _where(self) -> str:
         n = len(self._mean.columns)
-        on = f"on {shortened(self._mean.heading, _NAME_CHARS)}"
-        on = on if n == 1 else f"on average over {n} tasks"
-        n_left_out = len(self._table.compared) - len(self.methods)
-        if not n_left_out:
-            return on
-        others = "1 more was" if n_left_out == 1 else f"{n_left_out} more were"
-        return f"{on} ({others} not run on {'it' if n == 1 else 'all of them'})"
+        on = f"on average over {n} tasks" if n > 1 else f"on {marked(self._mean.heading)}"
+        asides = [*self._left_out]
+        if n_left_out := len(self._table.compared) - len(self.methods):
+            others = "1 more was" if n_left_out == 1 else f"{n_left_out} more were"
+            asides.append(f"{others} not run on {'it' if n == 1 else 'all of them'}")
+        return f"{on} ({'; '.join(asides)})" if asides else on
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The tasks that are no part of the mean, as those on which methods are trained."""
+        counted = {self._table.columns[i].task for i in self._mean.columns}
+        others = dict.fromkeys(c.task for c in self._table.columns if c.task not in counted)
+        if not others:
+            return []
+        named = [marked(task) for task in others][:_MOST_LEFT_OUT]
+        more = [f"{len(others) - len(named)} more"] if len(others) > len(named) else []
+        return [f"without {_listed([*named, *more])}"]
 
     def _against_methods(self, best: Row, others: Sequence[tuple[Row, float]]) -> list[str]:
         """Those within noise, and the next best if it is not among them."""
@@ -167,7 +181,7 @@ class _Ranked:
         compared = _Compared(row, value, self._difference(best, row))
         which = "the control" if len(controls) == 1 else "the best control"
         if compared.tested is not None and self._is_noise(compared.tested):
-            name = shortened(row.method, _NAME_CHARS)
+            name = marked(row.method)
             return [f"but within noise of {which}, {name} ({_number(compared)})"]
         return [self._above(compared, best, f"{which}, ")]
 
@@ -178,7 +192,7 @@ class _Ranked:
         far = f"{hundredths(abs(gap))} {'above' if gap > 0 else 'below'}"
         if hundredths(by) == hundredths(compared.value):
             far = "level as printed with"
-        name = shortened(compared.row.method, _NAME_CHARS) if which else _name(compared.row)
+        name = marked(compared.row.method) if which else _name(compared.row)
         return f"{far} {which}{name} ({_number(compared)})"
 
     def _difference(self, best: Row, other: Row) -> Difference | None:
@@ -194,7 +208,20 @@ def _number(compared: _Compared) -> str:
 
 
 def _name(row: Row) -> str:
-    return shortened(row.label, _NAME_CHARS)
+    return marked(row.method) + (f" ({row.role})" if row.role != "method" else "")
+
+
+def _named(rows: Sequence[Row]) -> str:
+    """Those that are first, up to four by name."""
+    named = [_name(row) for row in rows[:_MOST_FIRST]]
+    more = [f"{len(rows) - len(named)} more"] if len(rows) > len(named) else []
+    return _listed([*named, *more])
+
+
+def marked(name: str) -> str:
+    """A name in quotes if it has what separates names and clauses in the sentence."""
+    short = shortened(name, _NAME_CHARS)
+    return f"“{short}”" if _SEPARATES.search(short) else short
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -203,29 +230,60 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _by_task(table: ResultsTable, why: str, left_out: Sequence[str] = ()) -> str:
-    """For tasks without a mean: on how many of them a method is best, and on how many of those that may be
-    chance. Some may be `left_out`."""
+    """For tasks without a mean: which methods are best on most of them, on how many they share that with
+    others, and on how many it may be chance. Some tasks may be `left_out`, and those with one method alone
+    say nothing of which is better."""
     places = [
         next(i for i, column in enumerate(table.columns) if column.task == task)
         for task in dict.fromkeys(c.task for c in table.columns if c.task not in left_out)
     ]
-    won = {row: [i for i in places if table.is_best(row, i)] for row in table.compared}
-    best = max(won, key=lambda row: len(won[row]))
-    near = [i for i in won[best] if any(table.is_tied(row, i) for row in table.compared)]
-    noise = f", within noise of another on {len(near)} of those" if near else ""
-    others = "other tasks" if left_out else "tasks"
+    others = "other task" if left_out else "task"
+    if len(table.compared) == 1:
+        (only,) = table.compared
+        beside = _beside_controls(table, [only], places)
+        return (
+            f"{_name(only)} is the only method on {_counted(len(places), others)}{beside} ({why})."
+        )
+    held = [i for i in places if sum(row.entries[i] is not None for row in table.compared) > 1]
+    if not held:
+        return f"No two methods were run on the same task, so that none is called the best ({why})."
+    won = {row: [i for i in held if table.is_best(row, i)] for row in table.compared}
+    most = max(map(len, won.values()))
+    best = [row for row, tasks in won.items() if len(tasks) == most]
+    theirs = sorted({i for row in best for i in won[row]})
+    shared = [i for i in theirs if sum(i in tasks for tasks in won.values()) > 1]
+    near = [i for i in theirs if any(table.is_tied(row, i) for row in table.compared)]
+    alone = (
+        f", {_counted(len(places) - len(held), 'more')} with one method alone"
+        if places != held
+        else ""
+    )
+    is_best = f"{_named(best)} {'are each' if len(best) > 1 else 'is'} best"
+    marks = [
+        *([f"sharing the first place on {len(shared)} of those"] if shared else []),
+        *([f"within noise of another on {len(near)} of those"] if near else []),
+    ]
     return (
-        f"{_name(best)} is best on {len(won[best])} of {len(places)} {others}{noise}"
-        f"{_beside_controls(table, best, places)} ({why})."
+        f"{', '.join([f'{is_best} on {most} of {_counted(len(held), others)}{alone}', *marks])}"
+        f"{_beside_controls(table, best, held)} ({why})."
     )
 
 
-def _beside_controls(table: ResultsTable, best: Row, places: Sequence[int]) -> str:
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 or noun == "more" else f"{n} {noun}s"
+
+
+def _beside_controls(table: ResultsTable, best: Sequence[Row], places: Sequence[int]) -> str:
+    """On how many tasks these rows, all that were run on it, are above every control."""
     controls = table.of_role("control")
     above = held = 0
     for i in places:
-        ours, theirs = best.entries[i], [e.mean for c in controls if (e := c.entries[i])]
-        if ours is not None and theirs:
+        ours, theirs = (
+            [e.mean for row in rows if (e := row.entries[i]) is not None]
+            for rows in (best, controls)
+        )
+        if ours and theirs:
             held += 1
-            above += ours.mean > max(theirs)
-    return f", and above every control on {above} of {held}" if held else ", with no control"
+            above += min(ours) > max(theirs)
+    which = "and all of them above" if len(best) > 1 else "and above"
+    return f", {which} every control on {above} of {held}" if held else ", with no control"

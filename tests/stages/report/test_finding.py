@@ -199,7 +199,7 @@ def test_scores_of_different_metrics_are_not_ranked(tmp_path: Path):
     )
     more = [*cells, *(cell(tmp_path, m, r, "u", draw=3) for m, r in (("mean", 0.9), ("head", 0.6)))]
     assert said(more) == (
-        "mean is best on 1 of 1 other tasks, with no control (methods on t are scored by different metrics, "
+        "mean is best on 1 of 1 other task, with no control (methods on t are scored by different metrics, "
         "f1, accuracy, which cannot be compared)."
     )
     # Both metrics of every method can be compared one by one.
@@ -247,3 +247,66 @@ def test_rows_that_print_alike_and_cannot_be_tested_do_not_share_the_first_place
         "on average over 2 tasks, with accuracy 90.0: level as printed with mixed (90.0, not tested); "
         "there is no control."
     )
+
+
+def by_metric(folder: Path, rights: dict[str, tuple[float | None, ...]]) -> list[Cell]:
+    """Methods on tasks whose metrics differ; None where one was not run."""
+    return [
+        cell(folder, method, right, task, draw=i, metric=metric)
+        for i, (method, of) in enumerate(rights.items())
+        for task, metric, right in zip("abc", ("accuracy", "f1", "accuracy"), of, strict=False)
+        if right is not None
+    ]
+
+
+WINS = {
+    "the same on both": (
+        {"one": (1.0, 1.0), "other": (1.0, 1.0)},
+        "one and other are each best on 2 of 2 tasks, sharing the first place on 2 of those, with no control",
+    ),
+    "one each": (
+        {"one": (0.9, 0.6), "other": (0.6, 0.9), "chance": (0.5, 0.7)},
+        "one and other are each best on 1 of 2 tasks, and all of them above every control on 1 of 2",
+    ),
+    "alone on one": (
+        {"one": (0.9, None, 0.9), "other": (0.6, 0.9, 0.6)},
+        "one is best on 2 of 2 tasks, 1 more with one method alone, with no control",
+    ),
+    "each alone": (
+        {"one": (0.9, None), "other": (None, 0.9)},
+        "No two methods were run on the same task, so that none is called the best",
+    ),
+    "one method": (
+        {"one": (0.9, 0.9, 0.5), "chance": (0.5, 0.5, 0.6)},
+        "one is the only method on 3 tasks, and above every control on 2 of 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WINS)
+def test_all_that_are_best_on_most_tasks_are_named(tmp_path: Path, case: str):
+    rights, expected = WINS[case]
+    assert said(by_metric(tmp_path, rights)).startswith(f"{expected} (")
+
+
+def test_names_with_commas_are_in_quotes(tmp_path: Path):
+    cells = [cell(tmp_path, m, 0.8) for m in ("HTP, K 4", "HTP, K 8", "TP")]
+    cells += [cell(tmp_path, "CLS and EOS", 0.79, draw=1), cell(tmp_path, "chance", 0.5, draw=2)]
+    text = said(cells)
+    assert text.startswith("“HTP, K 4”, “HTP, K 8” and TP share the first place on t, with")
+    assert ": within noise of “CLS and EOS” (79.0, p" in text
+    assert "the control, chance (50.0" in text
+
+
+def test_tasks_that_are_no_part_of_the_mean_are_named(tmp_path: Path):
+    cells = [
+        replace(cell(tmp_path, m, right, task), part=part)
+        for m, right in (("good", 0.9), ("other", 0.7))
+        for task, part in (("STS-B", "tasks"), ("a", "evaluations"), ("b", "evaluations"))
+    ]
+    config = REPORT.model_copy(update={"averages": "evaluations"})
+    assert said(cells, config).startswith(
+        "good scores highest on average over 2 tasks (without STS-B), with accuracy 90.0 (95%"
+    )
+    cells = [c for c in cells if (c.method, c.task) != ("other", "b")]
+    assert "over 2 tasks (without STS-B; 1 more was not run on all of them)" in said(cells, config)
