@@ -71,7 +71,8 @@ Written by `make papers`, which runs every small experiment of the papers; do no
 of a paper: backbones and data are others. Confirmed and contrary are significant at 0.05 by the report's
 paired bootstrap, or over tasks by Student's paired t, not corrected for the number of comparisons; what the
 outcomes mean is in
-[the report's page](../report.md#the-page-from-the-top). The differences from each paper are in its own page.
+[the report's page](../report.md#the-page-from-the-top); that scores are about the same is undecided where
+runs before 2026-11-28 have "within noise". The differences from each paper are in its own page.
 """
 
 

@@ -100,7 +100,8 @@ class Within(_Config):
     """Those that are said to score about the same."""
     points: PositiveFloat
     """The difference, in points (metric x 100), below which two scores count as about the same. It is
-    confirmed where the whole interval of the difference lies within so many on either side of 0."""
+    confirmed where the whole interval of the difference lies within so many on either side of 0, contrary
+    where it lies wholly outside, else undecided."""
     tasks: tuple[str, ...] = ()
     """On which tasks; on all of them if none is named."""
     over: Literal["tasks", "mean"] = "tasks"

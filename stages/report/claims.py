@@ -1,5 +1,6 @@
 """Claims about methods, such as a paper's, tested with the results."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ Outcome = Literal[
     "confirmed",
     "contrary",
     "within noise",
+    "undecided",
     "not testable",
     "not tested",
     "not run",
@@ -25,7 +27,10 @@ Outcome = Literal[
 ]
 """`confirmed` and `contrary`: the difference is significant, with the claimed sign or the other; of scores
 said to be about the same, its interval lies wholly within the points that are named, or wholly outside.
-`not testable`: it is not, and half of its interval is wider than the gap that the claim is about.
+`undecided`: of such scores, that interval lies across an end of the points; the difference itself may be
+significant.
+`within noise`: it is not significant. `not testable`: nor is it, and half of its interval is wider than the
+gap that the claim is about.
 `not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
 `not run`: a method is missing; what neither was run on counts only where its task is named.
 `holds`, `does not hold`: of curves, whose values are compared as they are."""
@@ -220,7 +225,7 @@ def _about_the_same(low: float, high: float, points: float) -> Outcome:
     """By the interval of the difference: two scores that do not differ significantly may still lie apart."""
     if -points <= low and high <= points:
         return "confirmed"
-    return "contrary" if low > points or high < -points else "within noise"
+    return "contrary" if low > points or high < -points else "undecided"
 
 
 def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
@@ -230,12 +235,7 @@ def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
         ("claim", "on", "first", "second", "outcome", "difference", f"{level:.0%} interval", "p"),
         tuple(
             (
-                result.claim.says
-                + (
-                    f" (within {result.claim.points:g} points)"
-                    if isinstance(result.claim, Within)
-                    else ""
-                ),
+                claim_text(result.claim),
                 c.on,
                 c.higher,
                 c.lower,
@@ -249,6 +249,16 @@ def claims_table(results: Sequence[ClaimResult], level: float) -> PlainTable:
         ),
         n_names=5,
     )
+
+
+def claim_text(claim: AnyClaim) -> str:
+    """What it says, with the points of one that says about the same, unless its words have them."""
+    if not isinstance(claim, Within):
+        return claim.says
+    points = f"{claim.points:g} {'point' if claim.points == 1 else 'points'}"
+    # As whole words: 11 points are not 1 point, nor is 1.5.
+    named = re.search(rf"(?<![\d.,]){claim.points:g}\s+points?\b", claim.says)
+    return claim.says if named else f"{claim.says} (within {points})"
 
 
 def interval_text(comparison: Comparison) -> str:

@@ -206,7 +206,7 @@ class ReportConfig(_Config):
     bootstrap: BootstrapConfig = BootstrapConfig()
     """Confidence intervals, and tests against the best method of each task."""
     claims: tuple[AnyClaim, ...] = ()
-    """What papers say of the methods, each tested on the test sets: confirmed, contrary, within noise."""
+    """What papers say of the methods, each tested on the test sets: confirmed, contrary, or neither."""
     residuals: tuple[Residuals, ...] = ()
     """Methods on graded pairs whose differences from the grades are shown on one scale (mean, deviation, the
     worst pairs, a text with itself), and on the clean part of test against random parts of its size."""

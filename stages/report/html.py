@@ -15,7 +15,7 @@ from permafrost.stages.report.attention_maps import MapGroup, words
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.choices import choice_fields, choice_rows
-from permafrost.stages.report.claims import ClaimResult, interval_text
+from permafrost.stages.report.claims import ClaimResult, claim_text, interval_text
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings
@@ -170,6 +170,7 @@ def _template() -> Template:
         interval_text=interval_text,
         p_value=p_text,
         tested_text=tested_text,
+        claim_text=claim_text,
         shortened=shortened,
         seconds=seconds,
         extent=_extent,

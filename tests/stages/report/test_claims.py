@@ -258,8 +258,8 @@ ALIKE = {
     "inside, though the one is significantly higher": (0.9, 0.7, 40.0, "confirmed"),
     "wholly above": (0.9, 0.6, 5.0, "contrary"),
     "wholly below": (0.6, 0.9, 5.0, "contrary"),
-    "across an end": (0.9, 0.7, 20.0, "within noise"),
-    "wider than the points": (0.8, 0.8, 1.0, "within noise"),
+    "across an end": (0.9, 0.7, 20.0, "undecided"),
+    "wider than the points": (0.8, 0.8, 1.0, "undecided"),
 }
 
 
@@ -270,8 +270,8 @@ def test_scores_about_the_same_are_told_by_the_whole_interval(tmp_path: Path, ca
     results = read_results([cell(tmp_path, "a", one), cell(tmp_path, "b", two, draw=1)])
     table = annotated(tabulate(results), results, REPORT)
     claim = {"kind": "within", "says": "c", "method": "a", "of": ["b"], "points": points}
-    said = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
-    (result,) = claim_results(said, table, REPORT.bootstrap, NO_CURVES)
+    claims = ReportConfig.model_validate({"title": "t", "claims": [claim]}).claims
+    (result,) = claim_results(claims, table, REPORT.bootstrap, NO_CURVES)
     (found,) = result.comparisons
     reference = paired_bootstrap(
         "accuracy",
@@ -285,7 +285,7 @@ def test_scores_about_the_same_are_told_by_the_whole_interval(tmp_path: Path, ca
     low, high = 100 * reference.low, 100 * reference.high
     is_inside = max(abs(low), abs(high)) <= points
     is_outside = min(abs(low), abs(high)) > points and low * high > 0
-    by_hand = "confirmed" if is_inside else "contrary" if is_outside else "within noise"
+    by_hand = "confirmed" if is_inside else "contrary" if is_outside else "undecided"
     assert found.outcome == by_hand == outcome
     assert (found.higher, found.lower) == ("a", "b")
     (written,) = claims_summary([result])

@@ -7,6 +7,8 @@ import pytest
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.claim_kinds import Within
+from permafrost.stages.report.claims import claim_text
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction, extractions_table
 from permafrost.stages.report.markup import PlainTable, to_latex, to_markdown
@@ -133,3 +135,20 @@ def test_a_table_without_rows_is_not_written(grid: Grid, tmp_path: Path):
     assert extractions_table([]).rows == ()
     assert "Runs of the backbone" not in text
     assert "Costs" not in text
+
+
+@pytest.mark.parametrize(
+    ("says", "points", "printed"),
+    [
+        ("about equal (+0.5; 1 point, of ours)", 1, "about equal (+0.5; 1 point, of ours)"),
+        ("within 2 points of it", 2.0, "within 2 points of it"),
+        ("nearly flat", 1.0, "nearly flat (within 1 point)"),
+        ("within 11 points, or 0.1 points", 1, "within 11 points, or 0.1 points (within 1 point)"),
+        ("nearly flat", 3.73, "nearly flat (within 3.73 points)"),
+    ],
+)
+def test_the_points_of_a_claim_are_printed_once(says: str, points: float, printed: str) -> None:
+    assert (
+        claim_text(Within(kind="within", says=says, method="a", of=("b",), points=points))
+        == printed
+    )
