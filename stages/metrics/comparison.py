@@ -21,7 +21,7 @@ from permafrost.stages.metrics.bootstrap import (
     resample,
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores
-from permafrost.stages.metrics.predictions import Answers
+from permafrost.stages.metrics.predictions import MEANS, Answers
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.storage.errors import InputError
@@ -197,6 +197,8 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     first, metric, near, together = answers[0], a.metric, _SAME_SCORE, None
     if isinstance(first, ExampleScores):
         metric, near = first.how, ROUNDED
+    elif metric in MEANS:
+        metric = "mean"
     elif metric not in METRICS:
         return None
     else:

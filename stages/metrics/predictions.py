@@ -15,6 +15,8 @@ from permafrost.stages.metrics.records import write_metrics
 from permafrost.storage.errors import CorruptDataError
 
 PREDICTIONS = "predictions.parquet"
+MEANS = frozenset({"ndcg_at_10"})
+"""Metrics that are the mean of the predictions: what is kept of a query is its own score."""
 
 
 def predictions_table(

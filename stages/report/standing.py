@@ -23,7 +23,7 @@ from permafrost.stages.metrics.bootstrap import (
     resample,
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, read_example_scores
-from permafrost.stages.metrics.predictions import Answers, read_answers
+from permafrost.stages.metrics.predictions import MEANS, Answers, read_answers
 from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.stages.report.cells import CellResult
 
@@ -172,7 +172,7 @@ def _same_examples(
 
 def _examples(result: CellResult, metric: str) -> _Examples | None:
     scores = read_example_scores(result.cell.folder)
-    if scores is not None or metric not in METRICS:
+    if scores is not None or metric not in METRICS | MEANS:
         return scores
     return read_answers(result.cell.folder)
 
@@ -183,6 +183,8 @@ def _resampled(
     first, near, together = group[0][1], _SAME_SCORE, None
     if isinstance(first, ExampleScores):
         metric, near = first.how, ROUNDED
+    elif metric in MEANS:
+        metric = "mean"
     else:
         together = units(metric, first.sides[0])
     if together is not None and not together.any():

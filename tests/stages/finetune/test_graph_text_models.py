@@ -1,6 +1,7 @@
 """Graph-text models in training: what they depend on, what changes, and what they learn from."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module
+from permafrost.stages.metrics.predictions import MEANS, read_answers
 from tests.stages.finetune.graph_text_fits import CORPORA, CPU, GT2VEC, Pairs, fit, trainee, tuned
 from tests.stages.finetune.tiny_graphs import (
     config_of,
@@ -23,7 +25,7 @@ from tests.stages.finetune.tiny_graphs import (
     ("family", "name"), [("llama", "pairs"), ("bert", "questions"), ("bert", "retrieval")]
 )
 def test_training_changes_the_model_and_no_weight_of_the_backbone(
-    pair: Pairs, family: str, name: str
+    pair: Pairs, family: str, name: str, tmp_path: Path
 ) -> None:
     backbone = pair(family).backbone
     data = data_of(CORPORA[name](), backbone)
@@ -45,6 +47,12 @@ def test_training_changes_the_model_and_no_weight_of_the_backbone(
     scores = score_finetuned(FinetuneScoreConfig(), tuned(result), data)
     assert scores.metrics["dev"] == result.best.dev_metric
     assert scores.metrics["metric"] == ("ndcg_at_10" if name == "retrieval" else "accuracy")
+    if name == "retrieval":
+        scores.save(tmp_path)
+        answers = read_answers(tmp_path)
+        assert answers is not None
+        assert answers.predictions.mean() == pytest.approx(scores.metrics["test"], abs=1e-12)
+        assert scores.metrics["metric"] in MEANS
 
 
 def test_without_a_graph_token_it_is_the_text_only_probe(pair: Pairs) -> None:

@@ -123,9 +123,21 @@ def test_predictions_that_do_not_give_the_scores_are_not_used():
 
 
 def test_metrics_that_cannot_be_resampled_are_compared_by_seeds():
-    a = scores_only(0.5, 0.6, metric="ndcg_at_10")
-    b = scores_only(0.7, 0.8, metric="ndcg_at_10")
+    a = scores_only(0.5, 0.6, metric="v_measure")
+    b = scores_only(0.7, 0.8, metric="v_measure")
     assert one(a, b).changes[0].basis == "seeds"
+
+
+def test_searches_are_compared_by_their_queries():
+    rng = np.random.default_rng(0)
+    gains = rng.uniform(size=len(LABELS))
+    both = gains, np.clip(gains + rng.normal(0.02, 0.05, len(LABELS)), 0, 1)
+    a, b = (method("m", g, metric="ndcg_at_10", tests=(float(g.mean()),)) for g in both)
+    (change,) = one(a, b).changes
+    assert (change.basis, change.n_examples) == ("examples", len(LABELS))
+    expected = paired_bootstrap("mean", LABELS, both[1], both[0], n_resamples=400, seed=CONFIG.seed)
+    assert change.tested is not None
+    assert vars(change.tested) == pytest.approx(vars(expected))
 
 
 @pytest.mark.parametrize("tests", [((0.5,), (0.6, 0.7)), ((0.5, 0.5), (0.6, 0.6))])
