@@ -1,6 +1,8 @@
 """Logistic regression: fitted on train, its regularisation strength chosen on dev."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from jaxtyping import Int
@@ -18,6 +20,19 @@ class Chosen(NamedTuple):
     """Inverse regularisation strength."""
     dev: float
     """Its score on dev."""
+    converged: bool
+    """Whether its solver needed fewer steps than it may take."""
+
+
+@contextmanager
+def told_by_result() -> Iterator[None]:
+    """Without scikit-learn's warnings that a solver did not converge: results say so."""
+    # Imported here: it takes a second, which `plan` and a run of cached stages should not pay.
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def logistic_regression(
@@ -25,7 +40,7 @@ def logistic_regression(
 ) -> Any:
     """Fit scikit-learn's (multinomial) `LogisticRegression` with an L2 penalty by L-BFGS; deterministic.
 
-    Warns, as scikit-learn does, if it does not converge.
+    Where it does not converge, its `n_iter_` is `max_iter`.
 
     Args:
         rows: `[n, f]`, dense or sparse.
@@ -36,7 +51,8 @@ def logistic_regression(
     # Imported here: it takes a second, which `plan` and a run of cached stages should not pay.
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=c, max_iter=max_iter).fit(rows, labels)
+    with told_by_result():
+        return LogisticRegression(C=c, max_iter=max_iter).fit(rows, labels)
 
 
 def best_regression(
@@ -48,6 +64,6 @@ def best_regression(
     """The regression that scores best on dev; of equal ones the one with the smallest c."""
     fitted: list[Chosen] = []
     for c in sorted(strengths):
-        model = logistic_regression(rows, labels, c)
-        fitted.append(Chosen(model, c, dev(model)))
+        model = logistic_regression(rows, labels, c, MAX_ITER)
+        fitted.append(Chosen(model, c, dev(model), int(max(model.n_iter_)) < MAX_ITER))
     return max(fitted, key=lambda chosen: chosen.dev)

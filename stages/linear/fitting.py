@@ -20,7 +20,7 @@ from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.embed.corpus import embed_corpus
 from permafrost.stages.embed.features import Features
 from permafrost.stages.fit.data import Examples, FitData
-from permafrost.stages.fit.logistic import logistic_regression
+from permafrost.stages.fit.logistic import logistic_regression, told_by_result
 from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.splits import require_metric, splits
@@ -190,14 +190,14 @@ def _candidates(
 def _solved(
     config: ClassifierConfig, c: float, rows: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> Any:
-    """Warns, as scikit-learn does, where it does not converge."""
     from sklearn.svm import LinearSVC
 
     if config.classifier == "logistic":
         return logistic_regression(rows, labels, c, config.max_iter)
     # The primal problem, whose solver draws nothing. Pyright takes the type of `dual` from its default.
     dual: Any = False
-    return LinearSVC(C=c, dual=dual, max_iter=config.max_iter).fit(rows, labels)
+    with told_by_result():
+        return LinearSVC(C=c, dual=dual, max_iter=config.max_iter).fit(rows, labels)
 
 
 def _scored(

@@ -126,6 +126,8 @@ class Metrics(BaseModel):
     choice: dict[str, str | int | float | bool | None] = {}
     """What was chosen on dev: layer, hyper-parameters, epoch."""
     n_parameters: int
+    converged: bool | None = None
+    """Whether the solver needed fewer steps than it may take; None if there is none or it is unknown."""
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:

@@ -66,6 +66,7 @@ def annotated(
         averages=tuple(replace(a, behind=behind(resampled, a, bootstrap)) for a in means),
         notes=(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
+            *unconverged_note(results),
             *marks_note(by_column, bootstrap, table.has_seeds),
             *few_seeds_note(results, by_column),
             *metrics_note(table),
@@ -222,6 +223,25 @@ def unfinished_note(
         f"Possibly undertrained: {', '.join(fits[:_MOST_NAMED])}{more}. Their scores may say more "
         "about the training than about the method. Raise `max_epochs`, or leave it out of `optim` so that "
         "dev decides; if it is not set, raise `max_steps` or `lr`.",
+    )
+
+
+def unconverged_note(results: Sequence[CellResult]) -> tuple[str, ...]:
+    """A note on solvers that were stopped before they had converged, by method and task."""
+    stopped: dict[tuple[str, str], list[int]] = {}
+    for r in results:
+        if r.metrics.converged is False:
+            stopped.setdefault((r.cell.method, r.cell.task), []).append(r.cell.seed)
+    if not stopped:
+        return ()
+    fits = [
+        f"{method} on {task} ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})"
+        for (method, task), seeds in stopped.items()
+    ]
+    more = f" and {len(fits) - _MOST_NAMED} more" if len(fits) > _MOST_NAMED else ""
+    return (
+        f"Solvers that were stopped before they had converged: {', '.join(fits[:_MOST_NAMED])}{more}. Better "
+        "fits may score otherwise. Raise `max_iter` where the method has it, or give smaller values of `c`.",
     )
 
 

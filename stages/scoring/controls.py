@@ -64,9 +64,9 @@ def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     The features of pairs are the concatenated counts of both texts.
 
     Returns:
-        metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters; overlap, n_clean_test
-        and clean_test (see `overlap_metrics`). With two classes, the score of a prediction is the probability
-        of class 1.
+        metric, dev, test, n_dev, n_test, majority, class_balance, choice, n_parameters, converged; overlap,
+        n_clean_test and clean_test (see `overlap_metrics`). With two classes, the score of a prediction is
+        the probability of class 1.
 
     Raises:
         InputError: the task has no classes, or train, dev or test is missing.
@@ -74,7 +74,7 @@ def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     require_control(config, corpus)
     labels = _labels(corpus)
     features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
-    model, chosen, best = best_regression(
+    model, chosen, best, converged = best_regression(
         features["train"],
         labels["train"],
         config.c,
@@ -92,6 +92,7 @@ def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
         **_overlap(config.metric, corpus, answers, labels["test"]),
         "choice": {"c": chosen, "n_features": int(model.n_features_in_)},
         "n_parameters": int(model.coef_.size + model.intercept_.size),
+        "converged": converged,
     }
     is_binary = len(corpus.label_names) == 2
     tables: list[pa.Table] = []

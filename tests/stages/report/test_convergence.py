@@ -1,10 +1,22 @@
 """Fits that may not have been trained to their end are named, and others are not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from permafrost.stages.report.cells import read_results
+from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.learning import LearningCurve, Run
-from permafrost.stages.report.notes import ends_at_its_best, still_falls, unfinished_note
+from permafrost.stages.report.notes import (
+    annotated,
+    ends_at_its_best,
+    still_falls,
+    unconverged_note,
+    unfinished_note,
+)
+from permafrost.stages.report.tables import tabulate
+from tests.stages.report.scored_cells import scored_cell, two_classes
 
 
 def run(loss: list[float], dev: list[float], seed: int = 0) -> Run:
@@ -75,3 +87,25 @@ def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
     assert unfinished_note(curves[2:3]) == ()
     many = [LearningCurve(f"m{i}", "t", "accuracy", "ce", curves[0].runs) for i in range(9)]
     assert " and 3 more. " in unfinished_note(many)[0]
+
+
+def test_solvers_that_were_stopped_are_noted_with_their_seeds(tmp_path: Path):
+    labels = two_classes(40)
+    cells = [
+        scored_cell(
+            tmp_path, method, labels, labels, task=task, seed=seed, converged=converged, role=role
+        )
+        for method, role, stopped in (("linear", "method", True), ("length", "control", False))
+        for task in ("a", "b")
+        for seed in (0, 1)
+        for converged in [not (stopped and task == "a") and (method, task) != ("length", "b")]
+    ]
+    cells += [scored_cell(tmp_path, "mean", labels, labels, task="a")]
+    (note,) = unconverged_note(read_results(cells))
+    assert note.startswith(
+        "Solvers that were stopped before they had converged: linear on a (seeds 0, 1), length on b "
+        "(seeds 0, 1). "
+    )
+    assert unconverged_note(read_results(cells[-1:])) == ()
+    results = read_results(cells)
+    assert note in annotated(tabulate(results), results, ReportConfig(title="t")).notes

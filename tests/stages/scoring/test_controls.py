@@ -107,6 +107,7 @@ def test_the_files_have_the_layout_of_every_scored_method(tmp_path: Path) -> Non
         "dev_in_train": 0.0,
         "choice": {"c": 0.5, "n_features": 22},
         "n_parameters": 23,
+        "converged": True,
     }
     table = pq.read_table(tmp_path / "predictions.parquet")
     kinds = {"split": "string", "text": "int64"}
@@ -196,3 +197,10 @@ def test_one_class_in_train_is_refused() -> None:
     corpus = corpus_of([(s, s, None, 1) for s in ("train", "dev", "test")])
     with pytest.raises(InputError, match="all 1 training examples have the class 'yes'"):
         run_control(LengthControl(), corpus)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_control_says_whether_its_solver_converged(monkeypatch: pytest.MonkeyPatch):
+    assert run_control(BagOfWordsControl(), by_word()).metrics["converged"] is True
+    monkeypatch.setattr("permafrost.stages.fit.logistic.MAX_ITER", 1)
+    assert run_control(BagOfWordsControl(), by_word()).metrics["converged"] is False
