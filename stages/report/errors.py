@@ -155,12 +155,18 @@ def _errors(
 
 def _best_on_dev(results: Sequence[CellResult]) -> CellResult | None:
     """The smallest seed of the method with the highest mean on dev; the first one if methods tie."""
+    return next(iter(by_dev(results)), None)
+
+
+def by_dev(results: Sequence[CellResult]) -> list[CellResult]:
+    """Of every method the smallest seed, the method with the highest mean on dev first; those that tie in
+    their order. Their metric must be one."""
     by_method: dict[str, list[CellResult]] = {}
     for r in results:
         if r.metrics.dev is not None:
             by_method.setdefault(r.cell.method, []).append(r)
-    best = max(by_method.values(), key=_dev, default=[])
-    return min(best, key=lambda r: r.cell.seed, default=None)
+    ranked = sorted(by_method.values(), key=_dev, reverse=True)
+    return [min(seeds, key=lambda r: r.cell.seed) for seeds in ranked]
 
 
 def _dev(results: Sequence[CellResult]) -> float:

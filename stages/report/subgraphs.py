@@ -12,6 +12,7 @@ from permafrost.stages.metrics.graph_attention import GraphAttention, read_graph
 from permafrost.stages.metrics.vector_map import spread_evenly
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.errors import by_dev
 
 MOST_NODES = 25
 """Maximum number of nodes in a drawing."""
@@ -107,8 +108,9 @@ def graph_examples(
     """Cases of the tasks in turn: of a task for which the config chooses some all of these, of the others
     `n_examples` together, each task's spread evenly over those that were kept.
 
-    Of each task the method with the best dev score among those with attention in graphs, the first if several
-    are equal, with its smallest seed; controls are not shown.
+    Of each task the method with the best dev score, the mean over its seeds, among those with attention in
+    graphs, the first if several are equal, with its smallest seed; of methods with different metrics, which
+    cannot be compared, among those with the task's first. Controls are not shown.
 
     Raises:
         CorruptDataError: a file cannot be read.
@@ -130,20 +132,23 @@ def graph_examples(
 
 
 def _shown(results: Sequence[CellResult]) -> list[tuple[CellResult, GraphAttention]]:
-    best: dict[str, tuple[float, CellResult, GraphAttention]] = {}
-    seen = set[tuple[str, str]]()
-    for result in sorted(results, key=lambda r: r.cell.seed):
-        cell = result.cell
-        if cell.role == "control" or (cell.method, cell.task) in seen:
-            continue
-        seen.add((cell.method, cell.task))
-        dev = result.metrics.dev
-        if dev is None or (cell.task in best and best[cell.task][0] >= dev):
-            continue
-        if (attention := read_graph_attention(cell.folder)) is not None:
-            best[cell.task] = dev, result, attention
-    order = list(dict.fromkeys(r.cell.task for r in results))
-    return [best[task][1:] for task in order if task in best]
+    of_task: dict[str, dict[str, list[CellResult]]] = {}
+    for r in results:
+        by_metric = of_task.setdefault(r.cell.task, {})
+        if r.cell.role != "control":
+            by_metric.setdefault(r.metrics.metric, []).append(r)
+    found = (_first_with_graphs(by_metric) for by_metric in of_task.values())
+    return [one for one in found if one is not None]
+
+
+def _first_with_graphs(
+    by_metric: Mapping[str, Sequence[CellResult]],
+) -> tuple[CellResult, GraphAttention] | None:
+    for of_metric in by_metric.values():
+        for result in by_dev(of_metric):
+            if (attention := read_graph_attention(result.cell.folder)) is not None:
+                return result, attention
+    return None
 
 
 def _example(

@@ -125,6 +125,17 @@ def test_pairs_show_their_classes(grid: Grid) -> None:
     ]
 
 
+def test_the_best_on_dev_is_best_over_its_seeds_and_by_the_first_metric(grid: Grid) -> None:
+    """The first seed of `mean` is lucky; `glot` has higher numbers, of another metric."""
+    devs = {"mean": (0.9, 0.1, 0.1), "scorer": (0.6, 0.6, 0.6), "glot": (0.99, 0.99, 0.99)}
+    for i, cell in enumerate(grid.cells):
+        if cell.role == "method":
+            metric = "f1" if cell.method == "glot" else "accuracy"
+            grid.edit_metrics(i, dev=devs[cell.method][cell.seed], metric=metric)
+            save_items(cell.folder, kitchen(0, "kitchen"))
+    assert {(e.method, e.seed) for e in shown(grid)} == {("scorer", 0)}
+
+
 def test_each_task_shows_its_best_method_on_dev_and_the_cases_are_spread(grid: Grid) -> None:
     for i, cell in enumerate(grid.cells):
         grid.edit_metrics(i, dev=0.9 if cell.method in ("scorer", "shuffled") else 0.5)
