@@ -67,7 +67,8 @@ def annotated(
         notes=(
             *unfinished_note(curves, [row.method for row in table.of_role("control")]),
             *unconverged_note(results),
-            *marks_note(by_column, bootstrap, table.has_seeds),
+            *marks_note(by_column, bootstrap),
+            *few_shot_note(columns, by_column),
             *few_seeds_note(results, by_column),
             *metrics_note(table),
             *(averages_note(columns, means) if is_averaged else ()),
@@ -79,15 +80,15 @@ def annotated(
     )
 
 
-def marks_note(
-    standings: Sequence[Standing], config: BootstrapConfig, has_seeds: bool
-) -> tuple[str, ...]:
+def marks_note(standings: Sequence[Standing], config: BootstrapConfig) -> tuple[str, ...]:
     """A note on how the best of each column was compared with the others, if it was."""
     n_comparisons = sum(len(s.against_best) for s in standings)
     n_results = sum(s.n_results for s in standings)
     n_missing = n_results - sum(len(s.cells) for s in standings)
     over_seeds = (
-        "metrics averaged over seeds, with other seeds drawn in each of " if has_seeds else ""
+        "metrics averaged over seeds, with other seeds drawn in each of "
+        if any(s.draws_seeds for s in standings)
+        else ""
     )
     notes: list[str] = []
     if n_comparisons:
@@ -104,6 +105,24 @@ def marks_note(
             "not kept."
         )
     return tuple(notes)
+
+
+def few_shot_note(columns: Sequence[Column], standings: Sequence[Standing]) -> tuple[str, ...]:
+    """A note on classifications of evaluations, whose scores are means over draws of training rows."""
+    tasks = [
+        column.task
+        for column, standing in zip(columns, standings, strict=True)
+        if (column.part, column.category) == ("evaluations", "Classification")
+        and standing.estimates
+    ]
+    if not tasks:
+        return ()
+    more = f" and {len(tasks) - _MOST_NAMED} more" if len(tasks) > _MOST_NAMED else ""
+    return (
+        f"Intervals and tests on {', '.join(tasks[:_MOST_NAMED])}{more} are for the draws of training rows "
+        "that mteb makes (10, unless the task says otherwise): how much other draws would change scores is "
+        "left out.",
+    )
 
 
 def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing]) -> tuple[str, ...]:

@@ -77,6 +77,11 @@ class Standing:
         """The method with which the others were compared; None if none were."""
         return self.against_best[0].best if self.against_best else None
 
+    @property
+    def draws_seeds(self) -> bool:
+        """Whether the scores of any method differ between its seeds, so that other seeds are drawn."""
+        return any(e.error > 0 for means in self.estimates for e in means.values())
+
     def against(self, method: str) -> AgainstBest | None:
         """How a method compares with the best; None for the best itself, and if it was not compared."""
         return next((a for a in self.against_best if a.method == method), None)

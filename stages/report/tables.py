@@ -207,6 +207,11 @@ class ResultsTable:
         """Whether anything was trained or drawn, so that seeds play a part."""
         return self.has_spread or any(any(row.n_parameters) for row in self.rows)
 
+    @property
+    def draws_seeds(self) -> bool:
+        """Whether any interval has an error of seeds in it."""
+        return any(s.draws_seeds for s in self.standings)
+
     def text(self, entry: Entry) -> str:
         """The entry as printed: with its spread, unless no entry has one."""
         return entry.text if self.has_spread else hundredths(entry.mean)
@@ -360,7 +365,7 @@ def intervals_table(table: ResultsTable, level: float) -> PlainTable:
             test = (hundredths(interval.value), _span(interval.low, interval.high, hundredths))
             rows.append((column.heading, row.method, *test, *to_best))
     header = ("task", "method", "test", "interval", "vs. best", "interval", "p")
-    over = "test examples and seeds" if table.has_seeds else "test examples"
+    over = "test examples and seeds" if table.draws_seeds else "test examples"
     title = f"Test metric with its {level:.0%} interval over {over}, × 100"
     return PlainTable(title, header, tuple(rows))
 

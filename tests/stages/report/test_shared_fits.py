@@ -14,7 +14,7 @@ from permafrost.stages.report.entries import entry
 from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.paired import mean_estimate, paired_difference
 from permafrost.stages.report.standing import SeedScore, Standing
-from permafrost.stages.report.tables import Column, ResultsTable, Row, tabulate
+from permafrost.stages.report.tables import Column, ResultsTable, Row, intervals_table, tabulate
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 
 CONFIG = BootstrapConfig(n_resamples=200)
@@ -143,3 +143,41 @@ def test_test_sets_of_one_fit_share_its_seeds_and_other_tasks_do_not(tmp_path: P
         errors.append(found.error)
     assert errors[0] == pytest.approx(0.1 / 3**0.5)
     assert errors[1] == pytest.approx(0.1 / 3**0.5 / 2**0.5)
+
+
+def test_seeds_are_said_to_be_drawn_only_where_some_differ(tmp_path: Path):
+    """A method with parameters and one seed has none to draw."""
+    labels = two_classes(400)
+    for name, n_seeds, is_said in (("one", 1, False), ("two", 2, True)):
+        cells = [
+            scored_cell(
+                tmp_path / name, method, labels, answers(right + seed / 50, labels, 0), seed=seed
+            )
+            for method, right in (("a", 0.8), ("b", 0.7))
+            for seed in range(n_seeds)
+        ]
+        results = read_results(cells)
+        table = annotated(tabulate(results), results, ReportConfig(title="t", bootstrap=CONFIG))
+        assert any("other seeds drawn" in note for note in table.notes) == is_said
+        assert ("and seeds" in intervals_table(table, 0.95).title) == is_said
+
+
+def test_draws_of_training_rows_are_said_to_be_left_out_of_classifications(tmp_path: Path):
+    labels = two_classes(400)
+    cells = [
+        replace(
+            scored_cell(tmp_path, method, labels, answers(right, labels, 0), task=task),
+            part=part,
+            category=category,
+        )
+        for method, right in (("a", 0.8), ("b", 0.7))
+        for task, part, category in (
+            ("Banking", "evaluations", "Classification"),
+            ("STS", "evaluations", "STS"),
+            ("own", "tasks", "Classification"),
+        )
+    ]
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, ReportConfig(title="t", bootstrap=CONFIG))
+    (note,) = [note for note in table.notes if "draws of training rows" in note]
+    assert note.startswith("Intervals and tests on Banking are for the draws ")
