@@ -16,7 +16,7 @@ from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
-from permafrost.stages.report.paired import behind
+from permafrost.stages.report.paired import LEAST_TASKS, behind
 from permafrost.stages.report.standing import Standing, standings
 from permafrost.stages.report.tables import (
     Average,
@@ -69,7 +69,9 @@ def annotated(
             *unconverged_note(results),
             *marks_note(by_column, bootstrap),
             *few_shot_note(columns, by_column),
-            *few_seeds_note(results, by_column),
+            *few_seeds_note(
+                results, by_column, is_over_tasks=any(len(a.columns) >= LEAST_TASKS for a in means)
+            ),
             *metrics_note(table),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(resampled, bootstrap),
@@ -125,13 +127,17 @@ def few_shot_note(columns: Sequence[Column], standings: Sequence[Standing]) -> t
     )
 
 
-def few_seeds_note(results: Sequence[CellResult], standings: Sequence[Standing]) -> tuple[str, ...]:
-    """A note on what few seeds of trained methods can show, if anything was compared."""
-    if not any(s.against_best for s in standings):
+def few_seeds_note(
+    results: Sequence[CellResult], standings: Sequence[Standing], *, is_over_tasks: bool = False
+) -> tuple[str, ...]:
+    """A note on what few seeds of trained methods can show, if anything was compared: on resamples, or means
+    over tasks."""
+    if not (is_over_tasks or any(s.against_best for s in standings)):
         return ()
     seeds: dict[str, set[int]] = {}
     for r in results:
-        if r.cell.role != "control" and r.cell.loss is not None:
+        is_trained = r.cell.loss is not None or r.metrics.texts_in_train is not None
+        if r.cell.role != "control" and is_trained:
             seeds.setdefault(r.cell.method, set()).add(r.cell.seed)
     fewest = min(map(len, seeds.values()), default=FEW_SEEDS)
     if fewest == 1:

@@ -20,7 +20,7 @@ from permafrost.stages.report.entries import hundredths, p_text
 from permafrost.stages.report.standing import SeedScore
 from permafrost.stages.report.tables import Average, ResultsTable, Row, is_equal
 
-_LEAST_TASKS = 3
+LEAST_TASKS = 3
 """Of two, their one difference would be all that is known of the spread."""
 _ROUNDING = 1e-12
 """Differences below this are due to the order in which scores are added up."""
@@ -56,7 +56,7 @@ def _between_tasks(
 
     pairs = [(one.entries[place], other.entries[place]) for place in places]
     gaps = np.array([a.mean - b.mean for a, b in pairs if a is not None and b is not None])
-    if len(gaps) < len(pairs) or len(gaps) < _LEAST_TASKS:
+    if len(gaps) < len(pairs) or len(gaps) < LEAST_TASKS:
         return None
     value, n = float(gaps.mean()), len(gaps)
     parts = [part for row in (one, other) for part in _of_shared_fits(table, places, row)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Estimate, estimate, interval
+from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import entry
@@ -181,3 +182,31 @@ def test_draws_of_training_rows_are_said_to_be_left_out_of_classifications(tmp_p
     table = annotated(tabulate(results), results, ReportConfig(title="t", bootstrap=CONFIG))
     (note,) = [note for note in table.notes if "draws of training rows" in note]
     assert note.startswith("Intervals and tests on Banking are for the draws ")
+
+
+@pytest.mark.parametrize("n_seeds", [1, 2])
+def test_few_seeds_of_a_method_that_was_trained_for_an_evaluation_are_noted(
+    tmp_path: Path, n_seeds: int
+):
+    """It has no loss there, and clusterings have no predictions."""
+    labels = two_classes(400)
+    cells = [
+        replace(
+            scored_cell(
+                tmp_path, method, labels, answers(0.8, labels, seed), task=task, seed=seed, **more
+            ),
+            part="evaluations",
+        )
+        for method, of, more in (
+            ("head", n_seeds, {"texts_in_train": {"text": {"n_texts": 4, "n_in_train": 0}}}),
+            ("mean", 1, {}),
+        )
+        for task in "abc"
+        for seed in range(of)
+    ]
+    for one in cells:
+        (one.folder / PREDICTIONS).unlink()
+    results = read_results(cells)
+    table = annotated(tabulate(results), results, ReportConfig(title="t", bootstrap=CONFIG))
+    start = "Only one seed of head: " if n_seeds == 1 else "2 seeds are few: "
+    assert [note for note in table.notes if note.startswith(start)]
