@@ -211,12 +211,19 @@ class ArtifactStore:
         return self.root / ref.stage / f"{DRAFT_PREFIX}{ref.key}-checkpoint"
 
     @contextlib.contextmanager
-    def publishing(self, spec: ArtifactSpec, provenance: Mapping[str, Any]) -> Generator[Draft]:
+    def publishing(
+        self, spec: ArtifactSpec, provenance: Mapping[str, Any], *, again: bool = False
+    ) -> Generator[Draft]:
         """Write an artifact into the draft's folder; it is published when the block succeeds.
 
         The manifest is written last, and the folder appears by one rename. If another process has published
         the same key meanwhile, that one stays. On an exception nothing is published and nothing is left
         behind.
+
+        Args:
+            spec: what the key is computed from.
+            provenance: recorded beside it.
+            again: replace what is published under the key, which stays until the block has succeeded.
 
         Raises:
             DiskFullError: there is no room.
@@ -224,6 +231,7 @@ class ArtifactStore:
         ref = spec.ref
         target = self.folder(ref)
         draft = Draft(draft_path(target))
+        replaced: Path | None = None
         started = time.monotonic()
         try:
             with disk_errors_named(target):
@@ -248,6 +256,8 @@ class ArtifactStore:
             with disk_errors_named(target):
                 for folder in draft.folder.rglob("*/"):
                     sync_folder(folder)
+            if again and self.is_done(ref):
+                replaced = self.unpublish(ref)
             replica = replica_of(target)
             if replica is not None and replica.exists(target / MANIFEST):
                 # Another machine was first; its artifact is fetched when it is read.
@@ -262,6 +272,8 @@ class ArtifactStore:
             shutil.rmtree(self.checkpoints(ref), ignore_errors=True)
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
+            if replaced is not None:
+                shutil.rmtree(replaced, ignore_errors=True)
 
     def refs(self, stage: str | None = None) -> list[ArtifactRef]:
         """Every published artifact (of one stage), including those with a damaged manifest, oldest first."""

@@ -44,16 +44,22 @@ class Engine(Protocol):
 
 
 def make(
-    node: Node, context: RunContext, progress: Progress, worker: Mapping[str, str] | None = None
+    node: Node,
+    context: RunContext,
+    progress: Progress,
+    worker: Mapping[str, str] | None = None,
+    *,
+    again: bool = False,
 ) -> None:
-    """Compute a node and publish it; `worker` is added to its provenance."""
+    """Compute a node and publish it; `worker` is added to its provenance. `again` replaces what is published,
+    once there is another."""
     stage = stage_of(node)
     load(node.code)
     told = provenance() | {"device": context.device_of(node)} | dict(worker or {})
     if node.origins:
         told[RECORDED] = [origin.model_dump(mode="json") for origin in node.origins]
     try:
-        with context.artifacts.publishing(node.spec, told) as draft:
+        with context.artifacts.publishing(node.spec, told, again=again) as draft:
             stage.run(node, context, draft, progress)
             let_others_read(draft.folder)
     finally:

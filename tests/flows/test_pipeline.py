@@ -17,6 +17,7 @@ from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.garbage import collect
 from permafrost.flows.graph import Node
 from permafrost.flows.history import read_history
+from permafrost.flows.nodes.reporting import Report
 from permafrost.flows.pipeline import pipeline, run_serially
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
@@ -24,7 +25,7 @@ from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import owner
-from permafrost.storage.errors import InputError, PermafrostError
+from permafrost.storage.errors import InputError, NotFoundError, PermafrostError
 from permafrost.storage.features.store import all_stores
 from tests.flows.looked import Looked, look
 
@@ -292,6 +293,32 @@ def test_report_is_rebuilt_from_results(experiment_file: Path, home: Path) -> No
     before = (dag.artifacts.folder(dag.nodes.report.spec.ref) / "report.html").read_text()
     path = rebuild_report(dag.nodes, home)
     assert path.read_text() == before
+
+
+def test_a_report_that_cannot_be_rebuilt_stays(experiment_file: Path, home: Path) -> None:
+    dag = look(experiment_file, home)
+    page = dag.artifacts.folder(dag.nodes.report.ref) / "report.html"
+    corpus = next(iter(dag.nodes.corpora.values()))
+    before = page.read_text()
+    dag.artifacts.remove(corpus.ref)
+    with pytest.raises(NotFoundError, match=f"1 of .* inputs of the report .*{corpus.label}"):
+        rebuild_report(dag.nodes, home)
+    assert page.read_text() == before
+
+
+def test_a_report_whose_rebuilding_fails_stays(
+    experiment_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("boom")
+
+    dag = look(experiment_file, home)
+    page = dag.artifacts.folder(dag.nodes.report.ref) / "report.html"
+    before = page.read_text()
+    monkeypatch.setattr(Report, "run", fail)
+    with pytest.raises(OSError, match="boom"):
+        rebuild_report(dag.nodes, home)
+    assert page.read_text() == before
 
 
 @pytest.mark.deep

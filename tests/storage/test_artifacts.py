@@ -109,6 +109,24 @@ def test_two_writers_of_one_key_leave_one_whole_artifact(store: ArtifactStore) -
     assert [p.name for p in (store.root / "fit").iterdir()] == [SPEC.ref.key]
 
 
+def test_what_is_made_again_stays_until_there_is_another(store: ArtifactStore) -> None:
+    ref = _publish(store, content=b"old")
+
+    def stage(content: bytes) -> None:
+        with store.publishing(SPEC, {}, again=True) as draft:
+            (draft.folder / "head.bin").write_bytes(content)
+            assert (store.open(ref) / "head.bin").read_bytes() == b"old"
+            if not content:
+                raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        stage(b"")
+    assert (store.open(ref) / "head.bin").read_bytes() == b"old"
+    stage(b"new")
+    assert (store.open(ref) / "head.bin").read_bytes() == b"new"
+    assert [p.name for p in (store.root / "fit").iterdir()] == [ref.key]
+
+
 def test_a_folder_without_manifest_is_not_done_and_is_replaced(store: ArtifactStore) -> None:
     ref = _publish(store, content=b"old")
     (store.folder(ref) / "artifact.json").unlink()
