@@ -132,12 +132,13 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
             f"the {metric} of {quoted(embedding.method)} on {name} is not a number: all similarities are "
             f"equal, so the method does not tell these texts apart; choose another method or other layers"
         )
+    n_test = loaded.n_examples if examples is None else len(examples)
     metrics = {
         "metric": metric,
         "dev": None,
         "test": value,
         "n_dev": 0,
-        "n_test": _n_examples(task) if loaded.n_examples is None else loaded.n_examples,
+        "n_test": _n_examples(task) if n_test is None else n_test,
         "majority": None,
         "choice": dict(embedding.choice),
         "n_parameters": embedding.vectors.n_parameters,
@@ -172,7 +173,7 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], metric: str, name: str) ->
 
 def _n_examples(task: "AbsTask") -> int:
     """Number of rows, or queries, in the evaluated splits."""
-    from permafrost.stages.mteb_evaluation.examples import data_of
+    from permafrost.stages.mteb_evaluation.examples import data_of, rows_of
     from permafrost.stages.mteb_evaluation.hub import parts_of
 
     total = 0
@@ -180,7 +181,7 @@ def _n_examples(task: "AbsTask") -> int:
         for subset in part.hf_subsets:
             for split in part.eval_splits:
                 data = data_of(part, subset, split)
-                total += len(data["queries"] if isinstance(data, dict) else data)
+                total += len(data["queries"] if isinstance(data, dict) else rows_of(part, data))
     return total
 
 

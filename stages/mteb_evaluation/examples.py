@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytrec_eval
+from datasets import Dataset
 from mteb.abstasks import (
     AbsTask,
     AbsTaskClassification,
@@ -91,7 +92,7 @@ def _of_matches(
     sides = task.input1_column_name, task.input2_column_name
     if measured != "ap" or not all(isinstance(side, str) for side in sides):
         return None
-    rows: Any = data[0] if len(data) == 1 else data
+    rows = rows_of(task, data)
     labels = _floats(rows[task.label_column_name])
     for name, (kept, sign) in _SIMILARITIES.items():
         if of not in (name, "max") or kept not in predictions:
@@ -193,6 +194,13 @@ def data_of(task: AbsTask, subset: str, split: str) -> Any:
     subset may not be keyed by subset."""
     dataset: Any = task.dataset
     return dataset.get(subset, dataset)[split]
+
+
+def rows_of(task: AbsTask, data: Any) -> Any:
+    """The data with a row for each example. mteb's older pairs of two classes are one row of lists."""
+    if isinstance(task, AbsTaskPairClassification) and len(data) == 1:
+        return Dataset.from_dict(data[0])
+    return data
 
 
 def single_classes(labels: Sequence[Any]) -> bool:

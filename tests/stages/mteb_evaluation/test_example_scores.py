@@ -3,12 +3,15 @@
 import json
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import AbsTaskPairClassification
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
@@ -24,7 +27,8 @@ from permafrost.stages.metrics.example_scores import (
     read_example_scores,
 )
 from permafrost.stages.metrics.resampling import resampled
-from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation import evaluate_task, examples
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 from permafrost.stages.report.cells import Cell, read_results
 from permafrost.stages.report.standing import standings
 from permafrost.storage.errors import CorruptDataError
@@ -152,6 +156,31 @@ def test_matches_have_the_similarity_that_the_score_is_of(folder: Path, metric: 
     once = np.ones((len(digests), 1))
     (whole,) = resampled(found.how, found.labels, found.predictions[None], once)[0]
     assert whole == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("are_kept", [True, False])
+def test_pairs_that_are_one_row_of_lists_are_counted_one_by_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, are_kept: bool
+) -> None:
+    asked = task(folder, "pair_classification", main_score="max_ap")
+    one_by_one = evaluate_task(asked, "a/b", embedding())
+    rows = asked.read().tables["test"]
+
+    def load(self: Any, **_: Any) -> None:
+        lists = Dataset.from_dict({name: [rows[name]] for name in rows})
+        self.dataset = {"default": DatasetDict({"test": lists})}
+        self.data_loaded = True
+
+    monkeypatch.setattr(AbsTaskPairClassification, "load_data", load)
+    if not are_kept:
+        monkeypatch.setattr(examples, "example_scores", lambda *_: None)
+    found = evaluate_task(HubTask(kind="mteb", name="TwitterURLCorpus"), "a/b", embedding())
+    assert found.metrics["metric"] == "max_ap"
+    assert found.metrics["n_test"] == one_by_one.metrics["n_test"] == 24
+    assert found.metrics["test"] == one_by_one.metrics["test"]
+    assert (found.examples is not None) == are_kept
+    if found.examples is not None and one_by_one.examples is not None:
+        assert found.examples.same_examples(one_by_one.examples)
 
 
 def test_of_pairs_an_accuracy_has_no_examples(folder: Path) -> None:
