@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
-from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampled
+from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampler
 from permafrost.storage.errors import InputError
 
 _ROUNDING = 1e-12
@@ -167,7 +167,7 @@ def resample(
     """A metric of k predictions on the test set, and on resamples that all of them share.
 
     Args:
-        metric: see `stages.metrics.resampling.resampled`.
+        metric: see `stages.metrics.resampling.resampler`.
         labels: `[n]`.
         predictions: `[k, n]`.
         n_resamples: number of resamples.
@@ -177,7 +177,7 @@ def resample(
 
     Raises:
         InputError: there are fewer than two examples, all are drawn together, the numbers of predictions and
-            labels differ, or a value is not finite; see also `stages.metrics.resampling.resampled`.
+            labels differ, or a value is not finite; see also `stages.metrics.resampling.resampler`.
     """
     truth, answers_KN = labels.astype(np.float64), predictions.astype(np.float64)
     n = len(truth)
@@ -197,9 +197,9 @@ def resample(
         raise InputError(
             f"all {n} examples are of one query, so that nothing can be drawn; resampling needs two queries"
         )
-    itself = resampled(metric, truth, answers_KN, np.ones((n, 1)))[:, 0]
-    drawn = draws(n_groups, n_resamples, seed)
-    parts = [resampled(metric, truth, answers_KN, counts[group]) for counts in drawn]
+    values_of = resampler(metric, truth, answers_KN)
+    itself = values_of(np.ones((n, 1)))[:, 0]
+    parts = [values_of(counts[group]) for counts in draws(n_groups, n_resamples, seed)]
     return itself, np.concatenate(parts, axis=1)
 
 

@@ -1,12 +1,15 @@
 """Metrics of many resamples of one test set at once.
 
 A resample is a vector of how often each example is drawn. All predictions on a test set share the draws, and
-a metric of all resamples takes a few matrix products or cumulative sums; no resample is sorted.
+a metric of all resamples takes a few matrix products or cumulative sums; no resample is sorted, and the test
+set itself only once.
 
 Axes: b resamples, k predictions of the same examples, n examples, c classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float64
@@ -61,8 +64,7 @@ def resampled(
     """A metric of every prediction on every resample, defined as in `stages.fit.evaluate`.
 
     Args:
-        metric: one of `METRICS`; `mean` of the predictions, which are then example scores; or
-            `average_precision`, of predictions that rank examples with the label 1 first.
+        metric: see `resampler`.
         labels: `[n]`; class indices or scores.
         predictions_KN: classes, scores or ranks.
         counts_NB: the resamples; all ones are the test set itself.
@@ -70,29 +72,67 @@ def resampled(
     Raises:
         InputError: the metric is unknown, or it is f1 with more than two classes.
     """
+    return resampler(metric, labels, predictions_KN)(counts_NB)
+
+
+def resampler(
+    metric: str, labels: NDArray[np.float64], predictions_KN: NDArray[np.float64]
+) -> Callable[[Counts], Float64[np.ndarray, "k b"]]:
+    """A function that gives the metric of every prediction on resamples; what does not depend on them, such
+    as the order of predictions, is computed here.
+
+    Args:
+        metric: one of `METRICS`; `mean` of the predictions, which are then example scores; or
+            `average_precision`, of predictions that rank examples with the label 1 first.
+        labels: as for `resampled`.
+        predictions_KN: as there.
+
+    Raises:
+        InputError: the metric is unknown. The function raises one if it is f1 with more than two classes.
+    """
     match metric:
         case "accuracy":
-            return _mean(predictions_KN == labels, counts_NB)
+            return partial(_mean, predictions_KN == labels)
         case "mean":
-            return _mean(predictions_KN, counts_NB)
+            return partial(_mean, predictions_KN)
         case "average_precision":
-            return _average_precision(labels, predictions_KN, counts_NB)
+            ranked = [_Order.of(-predictions) for predictions in predictions_KN]
+            return partial(_average_precision, labels, ranked)
         case "mrr":
-            return _mean(1 / predictions_KN, counts_NB)
+            return partial(_mean, 1 / predictions_KN)
         case "mcc":
-            return _mcc(labels.astype(np.int64), predictions_KN.astype(np.int64), counts_NB)
+            return partial(_mcc, labels.astype(np.int64), predictions_KN.astype(np.int64))
         case "f1":
-            return _f1(labels, predictions_KN, counts_NB)
+            return partial(_f1, labels, predictions_KN)
         case "spearman":
-            return _spearman(labels, predictions_KN, counts_NB)
+            return _spearman(labels, predictions_KN)
         case "pearson":
-            return _pearson(labels, predictions_KN, counts_NB)
+            return partial(_pearson, labels, predictions_KN)
         case "spearman_pearson":
-            ranked = _spearman(labels, predictions_KN, counts_NB)
-            return (ranked + _pearson(labels, predictions_KN, counts_NB)) / 2
+            spearman = _spearman(labels, predictions_KN)
+            return lambda counts_NB: (
+                (spearman(counts_NB) + _pearson(labels, predictions_KN, counts_NB)) / 2
+            )
     raise InputError(
         f"metric {quoted(metric)} cannot be resampled; there are {', '.join(sorted(METRICS))}"
     )
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The order of examples by value, in groups of equal ones."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    """Of each group, in the order."""
+    group: NDArray[np.int64]
+    """Of each example, in the order."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> "_Order":
+        order = np.argsort(values, kind="stable")
+        _, starts, group = np.unique(values[order], return_index=True, return_inverse=True)
+        return cls(order, starts, group)
 
 
 def _mean(values_KN: NDArray[np.generic], counts_NB: Counts) -> NDArray[np.float64]:
@@ -130,17 +170,15 @@ def _f1(
 
 
 def _average_precision(
-    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
+    labels: NDArray[np.float64], ranked: Sequence[_Order], counts_NB: Counts
 ) -> NDArray[np.float64]:
     """The precision at every threshold, weighted by the recall that is gained there, as in scikit-learn;
     examples with equal predictions pass a threshold together."""
     rows: list[NDArray[np.float64]] = []
-    for predictions in predictions_KN:
-        order = np.argsort(-predictions, kind="stable")
-        _, starts = np.unique(-predictions[order], return_index=True)
-        drawn_NB, is_one_N = counts_NB[order], labels[order] == 1
-        taken_GB = np.add.reduceat(drawn_NB, starts, axis=0)
-        found_GB = np.add.reduceat(drawn_NB * is_one_N[:, None], starts, axis=0)
+    for ranks in ranked:
+        drawn_NB, is_one_N = counts_NB[ranks.order], labels[ranks.order] == 1
+        taken_GB = np.add.reduceat(drawn_NB, ranks.starts, axis=0)
+        found_GB = np.add.reduceat(drawn_NB * is_one_N[:, None], ranks.starts, axis=0)
         hits_GB = np.cumsum(found_GB, axis=0)
         precision_GB = _ratio(hits_GB, np.cumsum(taken_GB, axis=0))
         rows.append(_ratio((precision_GB * found_GB).sum(axis=0), hits_GB[-1]))
@@ -148,12 +186,17 @@ def _average_precision(
 
 
 def _spearman(
-    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64], counts_NB: Counts
-) -> NDArray[np.float64]:
-    ranks_NB = _centred_ranks(labels, counts_NB)
-    return np.stack(
-        [_correlation(ranks_NB, _centred_ranks(p, counts_NB), counts_NB) for p in predictions_KN]
-    )
+    labels: NDArray[np.float64], predictions_KN: NDArray[np.float64]
+) -> Callable[[Counts], NDArray[np.float64]]:
+    truth, ranked = _Order.of(labels), [_Order.of(p) for p in predictions_KN]
+
+    def correlations(counts_NB: Counts) -> NDArray[np.float64]:
+        ranks_NB = _centred_ranks(truth, counts_NB)
+        return np.stack(
+            [_correlation(ranks_NB, _centred_ranks(p, counts_NB), counts_NB) for p in ranked]
+        )
+
+    return correlations
 
 
 def _pearson(
@@ -165,17 +208,15 @@ def _pearson(
     )
 
 
-def _centred_ranks(values: NDArray[np.float64], counts_NB: Counts) -> NDArray[np.float64]:
+def _centred_ranks(values: _Order, counts_NB: Counts) -> NDArray[np.float64]:
     """Ranks within each resample minus their mean; equal values share the mean of their ranks.
 
     They are multiples of one half, so that sums of their products are exact.
     """
-    order = np.argsort(values, kind="stable")
-    _, starts, group = np.unique(values[order], return_index=True, return_inverse=True)
-    sizes_GB = np.add.reduceat(counts_NB[order], starts, axis=0)
-    ranks_GB = np.cumsum(sizes_GB, axis=0) - sizes_GB / 2 - len(values) / 2
+    sizes_GB = np.add.reduceat(counts_NB[values.order], values.starts, axis=0)
+    ranks_GB = np.cumsum(sizes_GB, axis=0) - sizes_GB / 2 - len(counts_NB) / 2
     ranks_NB = np.empty_like(counts_NB)
-    ranks_NB[order] = ranks_GB[group]
+    ranks_NB[values.order] = ranks_GB[values.group]
     return ranks_NB
 
 

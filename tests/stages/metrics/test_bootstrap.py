@@ -370,3 +370,25 @@ def test_the_level_of_a_test_is_what_the_interval_leaves():
     for wrong in ({"n_resamples": 10}, {"level": 1.0}, {"seed": -1}, {"b": 1}):
         with pytest.raises(ValidationError):
             BootstrapConfig.model_validate(wrong)
+
+
+@pytest.mark.parametrize("metric", ["spearman", "spearman_pearson", "average_precision"])
+def test_predictions_are_sorted_once_however_many_resamples_there_are(metric: str, monkeypatch):
+    labels, predictions = example_data(metric, np.random.default_rng(6))
+    if metric == "average_precision":
+        labels = (labels > np.median(labels)).astype(float)
+    labels, predictions = labels.astype(float), predictions.astype(float)
+    n = len(labels)
+    monkeypatch.setattr(resampling, "_CELLS_AT_A_TIME", 2 * n)
+    parts = [resampled(metric, labels, predictions, counts) for counts in draws(n, 40, seed=0)]
+    sorted_sizes: list[int] = []
+    argsort = np.argsort
+
+    def counted(values: np.ndarray, **how: str) -> np.ndarray:
+        sorted_sizes.append(len(values))
+        return argsort(values, **how)
+
+    monkeypatch.setattr(np, "argsort", counted)
+    _, values = resample(metric, labels, predictions, 40, seed=0)
+    assert len(sorted_sizes) <= 1 + len(predictions)
+    assert np.array_equal(values, np.concatenate(parts, axis=1))
