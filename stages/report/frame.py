@@ -3,13 +3,16 @@
 A figure is drawn inside `canvas.drawing()`. Lengths are points.
 """
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from permafrost.stages.report.canvas import drawable
@@ -59,6 +62,20 @@ def legend_height(names: Sequence[str]) -> float:
     """Height of a legend of these names."""
     shown = _shown_names(names)
     return -(-len(shown) // _n_across(shown)) * 14.5 + 10
+
+
+def wrapped(text: str, n_chars: int, n_lines: int) -> list[str]:
+    """A user's text in lines of so many characters, broken between words; the last one is shortened."""
+    parts = textwrap.wrap(text, n_chars, max_lines=n_lines, placeholder="…")
+    return [drawable(part, n_chars) for part in parts] or [""]
+
+
+def text_width(text: str, size: float) -> float:
+    """Width of a line of text in a font size."""
+    if not text.strip():
+        return 0.0
+    shape = TextPath((0, 0), text, size=size, prop=FontProperties(family="DejaVu Sans"))
+    return float(shape.get_extents().width)
 
 
 def line(mark: Mark, x: np.ndarray, y: np.ndarray, *, small: bool = False) -> Line2D:

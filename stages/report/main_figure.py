@@ -13,7 +13,15 @@ from matplotlib.lines import Line2D
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.config import ReportConfig, SweepAxis
 from permafrost.stages.report.entries import Entry
-from permafrost.stages.report.frame import DASHES, framed, line
+from permafrost.stages.report.frame import (
+    DASHES,
+    WIDTH,
+    framed,
+    legend_height,
+    line,
+    text_width,
+    wrapped,
+)
 from permafrost.stages.report.palette import INK, Mark
 from permafrost.stages.report.sweep import SweptCurve, sweep_description, sweep_figure
 from permafrost.stages.report.tables import ResultsTable, Row
@@ -21,6 +29,8 @@ from permafrost.stages.report.tables import ResultsTable, Row
 _MAJORITY = "majority class"
 MOST = 100.0
 """No metric is higher: neither bars nor axes go on."""
+_LABEL_SIZE, _LABEL_CHARS, _GAP = 10.0, 24, 14.0
+"""Of the names of tasks: their font, the characters of a line, and what lies beside them."""
 
 
 def main_figure(
@@ -69,8 +79,9 @@ def metric_figure(
     """
     placed = sorted((values[c.task], i) for i, c in enumerate(table.columns) if c.task in values)
     x = np.array([value for value, _ in placed])
-    figure, top = framed(270.0 + 5 * len(marks), marks, _compared(table))
-    axes = figure.add_axes((0.1, 0.135, 0.88, top - 0.135))
+    height = legend_height([*marks, *_compared(table)]) + 256.0
+    figure, top = framed(height, marks, _compared(table))
+    axes = figure.add_axes((0.1, 40 / height, 0.88, top - 40 / height))
     gap = min((b - a for a, b in pairwise(sorted(set(x.tolist())))), default=1.0)
     for place, row in enumerate(_back_to_front(table)):
         # Lines are shifted within a tenth of a step, so that bars of equal results do not hide each other.
@@ -91,16 +102,19 @@ def metric_figure(
     axes.set_xticks(np.unique(x), [f"{v:g}" for v in np.unique(x)])
     axes.set_xlim(x.min() - 0.35 * gap, x.max() + 0.35 * gap)
     axes.set_xlabel(drawable(label, 70))
-    axes.set_ylabel(f"test {drawable(_metric_names(table), 30)} × 100")
+    axes.set_ylabel(_metric_label(table, 30))
     return figure
 
 
 def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
     """Test metric by task: one mark per method and control, with bars of one sd over seeds."""
-    n_tasks = len(table.columns)
-    height = 90.0 + n_tasks * (22 + 7 * len(table.rows))
-    figure, top = framed(height, marks, _compared(table))
-    axes = figure.add_axes((0.24, 46 / height, 0.74, top - 46 / height))
+    n_tasks, compared = len(table.columns), _compared(table)
+    labels = [wrapped(column.heading, _LABEL_CHARS, 3) for column in table.columns]
+    left = _GAP + max(text_width(text, _LABEL_SIZE) for label in labels for text in label)
+    row = max(22 + 7 * len(table.rows), 8 + 13 * max(map(len, labels)))
+    height = legend_height([*marks, *compared]) + 52.0 + n_tasks * row
+    figure, top = framed(height, marks, compared)
+    axes = figure.add_axes((left / WIDTH, 46 / height, 0.98 - left / WIDTH, top - 46 / height))
     offsets = np.linspace(-0.34, 0.34, len(table.rows)) if len(table.rows) > 1 else np.zeros(1)
     for offset, row in zip(offsets, table.rows, strict=True):
         mark = marks[row.method]
@@ -116,11 +130,11 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
             ).set_linestyle((0, DASHES))
     axes.autoscale_view()
     axes.set_xlim(right=min(axes.get_xlim()[1], MOST))
-    axes.set_yticks(range(n_tasks), [drawable(c.heading, 20) for c in table.columns])
+    axes.set_yticks(range(n_tasks), ["\n".join(label) for label in labels], fontsize=_LABEL_SIZE)
     axes.set_ylim(n_tasks - 0.5, -0.5)
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"test {drawable(_metric_names(table), 30)} × 100")
+    axes.set_xlabel(_metric_label(table, 60))
     return figure
 
 
@@ -140,8 +154,10 @@ def _back_to_front(table: ResultsTable) -> list[Row]:
     return list(reversed(table.rows))
 
 
-def _metric_names(table: ResultsTable) -> str:
-    return ", ".join(dict.fromkeys(c.metric for c in table.columns))
+def _metric_label(table: ResultsTable, n_chars: int) -> str:
+    """Names the metrics, if there is room for all of them."""
+    names = ", ".join(dict.fromkeys(c.metric for c in table.columns))
+    return f"test {drawable(names, n_chars) if len(names) <= n_chars else 'metric'} × 100"
 
 
 def _compared(table: ResultsTable) -> tuple[str, ...]:

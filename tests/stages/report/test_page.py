@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 from permafrost.stages.report.canvas import drawing, svg
 from permafrost.stages.report.claim_kinds import Claim, Within
 from permafrost.stages.report.config import CurveAxis, ReportConfig
+from permafrost.stages.report.frame import legend_height
 from permafrost.stages.report.main_figure import main_figure
 from permafrost.stages.report.page_files import STYLE, asset
 from permafrost.stages.report.palette import marks
@@ -145,7 +146,7 @@ def test_legends_are_text_of_the_page(grid: Grid, tmp_path: Path):
     # The legend's place is cut off, so that no gap is left.
     top, height = (float(x) for x in re.findall(r'viewBox="0 ([\d.]+) 480 ([\d.]+)"', drawing)[0])
     assert 20 < top < 60
-    assert top + height == pytest.approx(270 + 5 * 5, abs=0.5)
+    assert top + height == pytest.approx(256 + legend_height(names), abs=0.5)
 
 
 @pytest.mark.drawn
