@@ -142,6 +142,11 @@ class GraphTextMethod(Method):
         """Weights and batches are drawn, unless nothing is trained on any task of its loss."""
         return not all(self.config(kind, 0).trains_nothing for kind in self.task_kinds)
 
+    @property
+    def tunes_backbone(self) -> bool:
+        """If it trains one."""
+        return self.train.changes_states
+
     def recipes(self) -> dict[str, str]:
         """Its own."""
         return {"": self.recipe}

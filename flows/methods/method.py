@@ -89,6 +89,12 @@ class Method(Kind, ABC):
         """Name of the adapted backbone whose features it reads; None for the experiment's own backbone."""
         return None
 
+    @property
+    def tunes_backbone(self) -> bool:
+        """Whether the backbone that it reads was trained, by itself or by another."""
+        tuning = self.tuning()
+        return self.adapted_backbone is not None or (tuning is not None and tuning.changes_states)
+
     def tuning(self) -> Tuning | None:
         """What its fits train of the experiment's backbone, if others may read the one that they leave; None
         for a method that leaves none."""

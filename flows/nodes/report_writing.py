@@ -150,6 +150,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         history=None if fitted is None else fitted / HISTORY,
         key=entry.result,
         loss=entry.loss,
+        tunes_backbone=entry.tunes_backbone,
         category=entry.category,
         part=entry.part,
         fit=entry.fit,

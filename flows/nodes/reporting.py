@@ -32,6 +32,8 @@ class CellEntry(_Entry):
     part: Part
     loss: str | None
     """The loss that training minimised; None where nothing is trained in epochs."""
+    tunes_backbone: bool
+    """Whether the backbone that it reads was trained."""
     result: str
     """What holds its metrics."""
     fit: str | None

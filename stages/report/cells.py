@@ -54,6 +54,8 @@ class Cell:
     """Of a control: whether it gets nothing from which the answer can be learnt."""
     fit: str | None = None
     """Artifact key of the fit behind it, which cells of several tasks may share; None if it is not known."""
+    tunes_backbone: bool = False
+    """Whether the backbone that it reads was trained."""
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from permafrost.stages.report.about import how_made
 from permafrost.stages.report.alignment import AlignmentCurve
 from permafrost.stages.report.attention_maps import MapGroup, words
 from permafrost.stages.report.canvas import InlineSvg, shortened
@@ -100,7 +101,7 @@ def render(page: Page) -> str:
         "clean": clean_table(page.results, page.table),
         "correlations": page.correlations,
         "on_test": page.on_test,
-        "is_trained": any(r.metrics.n_parameters for r in page.results),
+        "how_made": how_made(page.results),
         "n_seeds": len({r.cell.seed for r in page.results}),
         "seeds": sorted({r.cell.seed for r in page.results}),
         "data": _data_rows(page),

@@ -71,6 +71,9 @@ def test_a_tuned_pooling_is_trained_scored_and_reported(folder: Path, tmp_path: 
     content["methods"] = {name: content["methods"][name] for name in ("VA untuned", "Finetune-VA")}
     content["methods"]["Finetune-VA"]["optim"] |= {"max_epochs": 1, "warmup_steps": 1}
     _, home, result = run_in(tmp_path, content)
+    page = result.report.read_text(encoding="utf-8")
+    assert "In 1 of the 2 rows of the table the transformer itself was trained" in page
+    assert "Of the 2 rows of the table 1 was trained on a train split, and 1 was not" in page
     rows = {row["method"]: row for row in rows_of(result)}
     assert all(0 < row["test"] <= 1 and row["metric"] == "mrr" for row in rows.values())
     assert rows["VA untuned"]["n_parameters"] == 0
