@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import pyarrow.compute as pc
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
@@ -21,6 +20,7 @@ from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings
 from permafrost.stages.report.costs import CostRow, Extraction
+from permafrost.stages.report.data_table import are_questions, data_rows
 from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, seconds, signed
 from permafrost.stages.report.errors import TaskErrors
 from permafrost.stages.report.graph_picture import TYPE_NAMES, icon
@@ -104,7 +104,8 @@ def render(page: Page) -> str:
         "how_made": how_made(page.results),
         "n_seeds": len({r.cell.seed for r in page.results}),
         "seeds": sorted({r.cell.seed for r in page.results}),
-        "data": _data_rows(page),
+        "data": data_rows(page.table.columns, page.corpora),
+        "has_questions": are_questions(page.corpora),
         "findings": findings,
         "above": [f for f in findings if not f.at_chance and f.entry.mean > f.majority],
         "choices": choices,
@@ -175,6 +176,7 @@ def _template() -> Template:
         shortened=shortened,
         seconds=seconds,
         extent=_extent,
+        known=lambda n: DASH if n is None else f"{n:,}",
         magnitude=lambda values: DASH.join(dict.fromkeys(map(magnitude, sorted(values)))),
         pieces=pieces_html,
         icon=icon,
@@ -183,27 +185,6 @@ def _template() -> Template:
         svg=lambda drawn: drawn.markup,
     )
     return environment.from_string(asset(TEMPLATE))
-
-
-def _data_rows(page: Page) -> list[dict[str, Any]]:
-    """Per task: unique texts, examples by split, classes."""
-    rows: list[dict[str, Any]] = []
-    for task in dict.fromkeys(column.task for column in page.table.columns):
-        if (
-            task not in page.corpora
-        ):  # its texts belong to an evaluation, which keeps no predictions
-            n_test = next(c.n_test for c in page.table.columns if c.task == task)
-            sizes = {"train": 0, "dev": 0, "test": n_test}
-            rows.append({"task": task, "n_texts": None, "sizes": sizes, "labels": DASH})
-            continue
-        corpus = page.corpora[task]
-        split = corpus.examples.column("split")
-        sizes = {s: pc.sum(pc.equal(split, s)).as_py() or 0 for s in ("train", "dev", "test")}
-        labels = ", ".join(corpus.label_names) or DASH
-        if corpus.task == "multiple_choice":
-            labels = f"each choice of a question: {labels}"
-        rows.append({"task": task, "n_texts": len(corpus.texts), "sizes": sizes, "labels": labels})
-    return rows
 
 
 def _extent(values: tuple[int, int] | None) -> str:

@@ -158,6 +158,9 @@ def test_questions_become_scores_and_the_report_names_choices(folder: Path, tmp_
         assert rows[name]["test"] == np.mean(test["label"] == test["prediction"])
     page = result.report.read_text(encoding="utf-8")
     assert "each choice of a question: wrong, right" in page
+    sizes = re.search(r'<th scope="row">questions</th>(?:<td class="n">[\d,]+</td>)+', page)
+    assert sizes is not None
+    assert sizes[0].endswith(f">{rows['GT2VEC']['n_test']}</td>"), "questions, not choices"
     errors = page[page.index('id="errors"') : page.index('id="choices"')]
     shown = re.findall(r"(\d+) of (\d+) test examples wrong", errors)
     (best,) = re.findall(r'<h3>questions <span class="facts">(.+?)(?: · seed 0)? · dev', errors)
