@@ -13,8 +13,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.entries import DASH, hundredths, magnitude
-from permafrost.stages.report.frame import line, panel_title, two_across
+from permafrost.stages.report.frame import (
+    NOTE_SIZE,
+    WIDTH,
+    line,
+    panel_title,
+    text_width,
+    two_across,
+)
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import Mark
 from permafrost.storage.errors import InputError
@@ -22,7 +30,7 @@ from permafrost.storage.quoting import quoted
 
 Groups = Mapping[str, Sequence[Sequence[str]]]
 """Members of each group of tasks; those of one member are averaged, and count as one."""
-_ROW = 168.0
+_ROW, _TICK_SIZE, _GAP = 168.0, 8.0, 6.0
 _EQUAL = 1e-12
 """Deviations up to this are rounding: the methods have one score."""
 
@@ -136,7 +144,7 @@ def scores_figure(across: Across, marks: Mapping[str, Mark]) -> Figure:
         }
         for task in across.tasks
     }
-    return _panels(panels, marks)
+    return _panels(across, panels, marks, "× 100")
 
 
 def standard_figure(across: Across, groups: Groups, marks: Mapping[str, Mark]) -> Figure:
@@ -149,17 +157,27 @@ def standard_figure(across: Across, groups: Groups, marks: Mapping[str, Mark]) -
         }
         for group in groups
     }
-    return _panels(panels, marks)
+    return _panels(across, panels, marks, "standard score")
 
 
 def _panels(
+    across: Across,
     panels: Mapping[str, Mapping[str, Sequence[tuple[BackboneScores, float]]]],
     marks: Mapping[str, Mark],
+    label: str,
 ) -> Figure:
-    """Lines over the logarithm of the parameters; runs whose parameters are not known are not drawn."""
-    below = "parameters of the backbone"
+    """Lines over the logarithm of the parameters, and which backbone has how many; runs whose parameters are
+    not known are not drawn."""
     figure, places = two_across(
-        len(panels), dict(marks), below, row=_ROW, foot=40.0, left=0.08, hspace=0.5, wspace=0.2
+        len(panels),
+        dict(marks),
+        "parameters of the backbone",
+        row=_ROW,
+        foot=40.0,
+        left=0.1,
+        hspace=0.5,
+        wspace=0.27,
+        notes=_backbones(across),
     )
     for place, (title, curves) in zip(places, panels.items(), strict=True):
         axes = figure.add_subplot(place)
@@ -174,7 +192,38 @@ def _panels(
         drawn = sorted(
             {run.n_parameters for p in curves.values() for run, _ in p if run.n_parameters}
         )
-        axes.set_xticks(drawn, [magnitude(n) for n in drawn], fontsize=8)
+        room = axes.get_position().width * WIDTH
+        axes.set_xticks(drawn, _thinned(drawn, axes.get_xlim(), room), fontsize=_TICK_SIZE)
         axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_ylabel(label, fontsize=9)
         panel_title(axes, title)
     return figure
+
+
+def _backbones(across: Across) -> list[str]:
+    """Lines that name the backbone of each size, from small to large."""
+    known = sorted((r.n_parameters, r.backbone) for r in across.runs if r.n_parameters)
+    lines: list[str] = []
+    for n_parameters, backbone in known:
+        name = f"{magnitude(n_parameters)}: {drawable(backbone)}"
+        longer = f"{lines[-1]}; {name}" if lines else name
+        if lines and text_width(longer, NOTE_SIZE) < WIDTH - 8:
+            lines[-1] = longer
+        else:
+            lines.append(name)
+    return lines
+
+
+def _thinned(sizes: Sequence[int], limits: tuple[float, float], room: float) -> list[str]:
+    """Labels of ticks on a logarithmic axis of so many points; empty where one would touch the one before."""
+    low, high = np.log(limits)
+    labels: list[str] = []
+    end = -np.inf
+    for size in sizes:
+        label = magnitude(size)
+        half = text_width(label, _TICK_SIZE) / 2
+        at = float((np.log(size) - low) / (high - low)) * room
+        is_free = at - half >= end + _GAP
+        labels.append(label if is_free else "")
+        end = at + half if is_free else end
+    return labels

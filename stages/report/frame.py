@@ -25,6 +25,8 @@ DASHES = (5.0, 3.0)
 _COLUMNS = ((12, 4), (22, 3), (38, 2))
 """(Length of the longest name in a legend, columns of the legend): the first row that fits is used."""
 _ROW = 158.0
+NOTE_SIZE, NOTE_LINE = 8.0, 12.0
+"""Of the lines below a figure: their font, and the height of each."""
 _N_MARKERS = 6
 """Maximum markers along a line; a marker at each of a hundred epochs would hide it."""
 
@@ -130,6 +132,7 @@ def two_across(
     left: float,
     hspace: float,
     wspace: float,
+    notes: Sequence[str] = (),
 ) -> tuple[Figure, list[SubplotSpec]]:
     """A figure with a legend, space for panels, two in a row, and a common x label.
 
@@ -142,10 +145,12 @@ def two_across(
         left: left margin, as a fraction of the width.
         hspace: space between rows, as a fraction of the height of a panel.
         wspace: space between columns, as a fraction of the width of a panel.
+        notes: lines below the x label.
     """
     n_across = min(2, n_panels)
     n_down = -(-n_panels // n_across)
-    height = legend_height(list(shown)) + n_down * row + foot
+    under = len(notes) * NOTE_LINE
+    height = legend_height(list(shown)) + n_down * row + foot + under
     figure, top = framed(height, shown, ())
     grid = figure.add_gridspec(
         n_down,
@@ -153,11 +158,14 @@ def two_across(
         left=left,
         right=0.985,
         top=top - 16 / height,
-        bottom=42 / height,
+        bottom=(42 + under) / height,
         hspace=hspace,
         wspace=wspace,
     )
-    figure.supxlabel(below, y=6 / height, fontsize=10.5, color=MUTED, va="bottom")
+    figure.supxlabel(below, y=(6 + under) / height, fontsize=10.5, color=MUTED, va="bottom")
+    for i, note in enumerate(reversed(notes)):
+        at = (4 / WIDTH, (4 + i * NOTE_LINE) / height)
+        figure.text(*at, note, fontsize=NOTE_SIZE, color=MUTED, va="bottom")
     return figure, [grid[divmod(i, n_across)] for i in range(n_panels)]
 
 

@@ -1,7 +1,10 @@
 """Standard scores over methods, against scipy, and what the tables and figures show of them."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import zscore
 
 from permafrost.stages.report.across import (
@@ -86,6 +89,29 @@ def test_figures_draw_the_runs_whose_sizes_are_known():
         tuple(100 * across.runs[i].tests[m, "CoLA"] for i in (1, 0)) for m in METHODS
     }, "from the small backbone to the large one"
     assert standard.axes[1].get_xscale() == "log"
+
+
+def test_figures_name_the_backbones_and_no_labels_touch():
+    sizes = (124_646_401, 22_713_216, 33_360_000, 109_482_240, 3_085_938_688, 1_543_714_304)
+    across, marks = made(sizes), extended({}, METHODS)
+    with drawing():
+        for figure, label in (
+            (scores_figure(across, marks), "× 100"),
+            (standard_figure(across, GROUPS, marks), "standard score"),
+        ):
+            FigureCanvasAgg(figure).draw()
+            (notes,) = [t.get_text() for t in figure.texts if ":" in t.get_text()]
+            assert notes.split("; ") == [
+                *("22.7 M: b1", "33.4 M: b2", "109.5 M: b3", "124.6 M: b0"),
+                *("1.5 G: b5", "3.1 G: b4"),
+            ]
+            for axes in figure.axes:
+                assert axes.get_ylabel() == label
+                assert len(axes.get_xticks()) == len(sizes)
+                shown = [t for t in axes.get_xticklabels() if t.get_text()]
+                assert 3 <= len(shown) < len(sizes)
+                boxes = [t.get_window_extent() for t in shown]
+                assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
 
 
 def test_a_figure_has_no_curve_where_nothing_is_known():
