@@ -139,7 +139,7 @@ def _score(value: float | None) -> str:
 def scores_figure(across: Across, marks: Mapping[str, Mark]) -> Figure:
     """A panel a task: the metric of each method against the parameters of the backbone."""
     panels = {
-        f"{task} ({across.metrics[task]})": {
+        (task, f"({across.metrics[task]})"): {
             m: [(run, 100 * run.tests[m, task]) for run in across.runs] for m in across.methods
         }
         for task in across.tasks
@@ -151,7 +151,7 @@ def standard_figure(across: Across, groups: Groups, marks: Mapping[str, Mark]) -
     """A panel a group: the mean standard score of each method against the parameters of the backbone."""
     of_runs = [(run, across.grouped(run, groups)) for run in across.runs]
     panels = {
-        group: {
+        (group, ""): {
             m: [(run, found[group][m]) for run, found in of_runs if group in found]
             for m in across.methods
         }
@@ -162,7 +162,7 @@ def standard_figure(across: Across, groups: Groups, marks: Mapping[str, Mark]) -
 
 def _panels(
     across: Across,
-    panels: Mapping[str, Mapping[str, Sequence[tuple[BackboneScores, float]]]],
+    panels: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[BackboneScores, float]]]],
     marks: Mapping[str, Mark],
     label: str,
 ) -> Figure:
@@ -179,7 +179,7 @@ def _panels(
         wspace=0.27,
         notes=_backbones(across),
     )
-    for place, (title, curves) in zip(places, panels.items(), strict=True):
+    for place, ((name, what), curves) in zip(places, panels.items(), strict=True):
         axes = figure.add_subplot(place)
         axes.set_xscale("log")
         for method, points in curves.items():
@@ -196,7 +196,7 @@ def _panels(
         axes.set_xticks(drawn, _thinned(drawn, axes.get_xlim(), room), fontsize=_TICK_SIZE)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylabel(label, fontsize=9)
-        panel_title(axes, title)
+        panel_title(axes, name, what)
     return figure
 
 

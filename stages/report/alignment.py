@@ -165,7 +165,7 @@ def alignment_figure(curves: Sequence[AlignmentCurve], marks: Mapping[str, Mark]
     figure, panels = rows_of_panels(shown, len(rows))
     for (task, metric), (left, right) in zip(rows, panels, strict=True):
         by_method = {c.method: c for c in curves if (c.task, c.metric) == (task, metric)}
-        panel_title(left, f"{task} · distance on dev")
+        panel_title(left, task, "· distance on dev")
         panel_title(right, f"{metric} on dev × 100")
         for place, name in enumerate(reversed([n for n in shown if n in by_method])):
             runs, mark = by_method[name].runs, marks[name]

@@ -20,6 +20,8 @@ from permafrost.stages.report.palette import INK, MUTED, PAPER, Mark
 
 WIDTH = 480.0
 POINTS = 72.0
+MOST = 100.0
+"""No metric is higher, shown times 100: neither bars nor axes go on."""
 DASHES = (5.0, 3.0)
 """Dash pattern of reference lines, e.g. a majority rate or a uniform weight."""
 _COLUMNS = ((12, 4), (22, 3), (38, 2))
@@ -27,6 +29,8 @@ _COLUMNS = ((12, 4), (22, 3), (38, 2))
 _ROW = 158.0
 NOTE_SIZE, NOTE_LINE = 8.0, 12.0
 """Of the lines below a figure: their font, and the height of each."""
+_SHORTEST = 12
+"""Characters that are always left of a name."""
 _N_MARKERS = 6
 """Maximum markers along a line; a marker at each of a hundred epochs would hide it."""
 
@@ -96,6 +100,17 @@ def line(mark: Mark, x: np.ndarray, y: np.ndarray, *, small: bool = False) -> Li
     if mark.dashes:
         drawn.set_dashes(mark.dashes)
     return drawn
+
+
+def whole(drawn: Line2D) -> Line2D:
+    """The line with markers that are whole, also where the axis ends."""
+    drawn.set_clip_on(False)
+    return drawn
+
+
+def bar_ends(mean: float, sd: float) -> tuple[float, float]:
+    """Ends of a bar of one sd over seeds to both sides, times 100, which no score can be above."""
+    return 100 * (mean - sd), max(100 * mean, min(100 * (mean + sd), MOST))
 
 
 def marks_of(marks: dict[str, Mark], names: set[str]) -> dict[str, Mark]:
@@ -194,9 +209,17 @@ def rows_of_panels(shown: dict[str, Mark], n_rows: int) -> tuple[Figure, list[tu
     return figure, panels
 
 
-def panel_title(axes: Axes, text: str) -> None:
-    """Set the title of a small panel."""
-    axes.set_title(drawable(text, 36), color=INK, fontsize=9.5)
+def panel_title(axes: Axes, name: str, what: str = "") -> None:
+    """Set the title of a small panel: the name of a task, say, and what of it is drawn."""
+    axes.set_title(named(name, what, 36), color=INK, fontsize=9.5)
+
+
+def named(name: str, what: str, n_chars: int) -> str:
+    """A user's name and what is said of it, as one line that can be drawn; only the name is shortened, and
+    some of it is always left."""
+    if not what:
+        return drawable(name, n_chars)
+    return f"{drawable(name, max(n_chars - len(what) - 1, _SHORTEST))} {drawable(what, n_chars)}"
 
 
 def add_line(axes: Axes, mark: Mark, x: np.ndarray, y: np.ndarray, place: int) -> None:

@@ -194,7 +194,7 @@ def learning_figure(curves: Sequence[LearningCurve], marks: dict[str, Mark]) -> 
         by_method = {
             c.method: c for c in curves if (c.task, c.loss, c.metric) == (task, loss, metric)
         }
-        panel_title(left, f"{task} · {loss} on train")
+        panel_title(left, task, f"· {loss} on train")
         panel_title(right, f"{metric} on dev × 100")
         if (first := first_of_metric.setdefault(metric, right)) is not right:
             right.sharey(first)

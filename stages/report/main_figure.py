@@ -8,18 +8,20 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.config import ReportConfig, SweepAxis
 from permafrost.stages.report.entries import Entry
 from permafrost.stages.report.frame import (
     DASHES,
+    MOST,
     WIDTH,
+    bar_ends,
     framed,
     legend_height,
     line,
     text_width,
+    whole,
     wrapped,
 )
 from permafrost.stages.report.palette import INK, Mark
@@ -27,8 +29,6 @@ from permafrost.stages.report.sweep import SweptCurve, sweep_description, sweep_
 from permafrost.stages.report.tables import ResultsTable, Row
 
 _MAJORITY = "majority class"
-MOST = 100.0
-"""No metric is higher: neither bars nor axes go on."""
 _LABEL_SIZE, _LABEL_CHARS, _GAP = 10.0, 24, 14.0
 """Of the names of tasks: their font, the characters of a line, and what lies beside them."""
 
@@ -93,7 +93,7 @@ def metric_figure(
             at = np.array([v for v, _ in points])
             mark = marks[row.method]
             axes.vlines(at, low, high, color=mark.colour, linewidth=1.1)
-            axes.add_line(_whole(line(mark, at, mean)))
+            axes.add_line(whole(line(mark, at, mean)))
     majority = [(v, 100 * m) for v, i in placed if (m := table.columns[i].majority) is not None]
     if majority:
         axes.plot(*np.array(majority).T, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
@@ -122,7 +122,7 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
             if number is not None:
                 axes.hlines(place + offset, *_bar(number), color=mark.colour, linewidth=1.1)
                 mean = np.array([100 * number.mean])
-                axes.add_line(_whole(line(mark, mean, np.array([place + offset]))))
+                axes.add_line(whole(line(mark, mean, np.array([place + offset]))))
     for place, column in enumerate(table.columns):
         if column.majority is not None:
             axes.vlines(
@@ -139,15 +139,7 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
 
 
 def _bar(number: Entry) -> tuple[float, float]:
-    """Ends of a bar of one sd over seeds to both sides, which no score can be above."""
-    mean, sd = 100 * number.mean, 100 * (number.sd or 0.0)
-    return mean - sd, max(mean, min(mean + sd, MOST))
-
-
-def _whole(drawn: Line2D) -> Line2D:
-    """The line with markers that are whole, also where the axis ends."""
-    drawn.set_clip_on(False)
-    return drawn
+    return bar_ends(number.mean, number.sd or 0.0)
 
 
 def _back_to_front(table: ResultsTable) -> list[Row]:

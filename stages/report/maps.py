@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from permafrost.stages.metrics.vector_map import VectorMap, read_vector_map
 from permafrost.stages.report.canvas import drawable, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
-from permafrost.stages.report.frame import framed, legend_height
+from permafrost.stages.report.frame import framed, legend_height, wrapped
 from permafrost.stages.report.palette import INK, MUTED, PAPER, SERIES, Mark, class_mark, rest_mark
 from permafrost.storage.errors import CorruptDataError
 
@@ -26,6 +26,8 @@ _TITLE_CHARS = 90
 _ACROSS = 3
 _PANEL = 148.0
 _ABOVE, _BELOW, _FOOT = 20.0, 26.0, 12.0
+_NAME_CHARS, _LINE = 22, 12.0
+"""Of the name above a panel: characters of a line, and the height of each after the first."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]
     if task_map.rest:
         marks[task_map.rest_name] = rest_mark()
     n_down = -(-len(task_map.methods) // _ACROSS)
-    height = legend_height(list(marks)) + n_down * (_ABOVE + _PANEL + _BELOW) + _FOOT
+    above = _ABOVE + _LINE * max(len(_lines(m)) - 1 for m in task_map.methods)
+    row_height = above + _PANEL + _BELOW
+    height = legend_height(list(marks)) + n_down * row_height + _FOOT
     figure, top = framed(height, marks, ())
     for handle in figure.legends[0].legend_handles:
         if isinstance(handle, Line2D):
@@ -165,14 +169,16 @@ def map_figure(task_map: TaskMap) -> tuple[Figure, Mapping[str, tuple[str, ...]]
     titles: dict[str, tuple[str, ...]] = {}
     for place, method_map in enumerate(task_map.methods):
         row, column = divmod(place, _ACROSS)
-        above = row * (_ABOVE + _PANEL + _BELOW) + _ABOVE
-        axes = figure.add_axes(
-            (0.035 + column * 0.33, top - (above + _PANEL) / height, 0.295, _PANEL / height)
-        )
+        bottom = top - (row * row_height + above + _PANEL) / height
+        axes = figure.add_axes((0.035 + column * 0.33, bottom, 0.295, _PANEL / height))
         titles |= _draw(axes, task_map, method_map, marks, place)
     footer = f"{drawable(task_map.task)}, {task_map.n_texts} test texts"
     figure.text(0.99, 3 / height, footer, fontsize=9.0, color=MUTED, ha="right")
     return figure, titles
+
+
+def _lines(method_map: MethodMap) -> list[str]:
+    return wrapped(method_map.method, _NAME_CHARS, 3)
 
 
 def _draw(
@@ -200,7 +206,7 @@ def _draw(
             gid=gid,
         )
         titles[gid] = tuple(task_map.titles[t] for t in vector_map.texts[indices].tolist())
-    axes.set_title(drawable(method_map.method, 24), color=INK, fontsize=9.5)
+    axes.set_title("\n".join(_lines(method_map)), color=INK, fontsize=9.5)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.margins(0.06)

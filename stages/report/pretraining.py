@@ -210,7 +210,7 @@ def pretraining_figure(pretrainings: Sequence[Pretraining]) -> Figure:
     names = {depth.name for p in pretrainings for depth in p.depths}
     figure, panels = rows_of_panels(marks_of(DEPTHS, names), len(pretrainings))
     for pretraining, (left, right) in zip(pretrainings, panels, strict=True):
-        panel_title(left, f"{pretraining.name} · error on train")
+        panel_title(left, pretraining.name, "· error on train")
         panel_title(right, "error on held-out texts")
         right.sharey(left)
         right.tick_params(labelleft=False)

@@ -15,6 +15,7 @@ from jaxtyping import Float64
 from matplotlib.figure import Figure
 
 from permafrost.stages.metrics.records import LAYER_EPOCHS_ELSEWHERE
+from permafrost.stages.report.canvas import shortened
 from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.frame import (
     add_line,
@@ -90,7 +91,7 @@ def elsewhere_figure(measured: Sequence[Elsewhere]) -> Figure:
     names = {name for one in measured for name in one.by_depth()}
     figure, panels = rows_of_panels(marks_of(DEPTHS, names), len(measured))
     for one, (left, right) in zip(measured, panels, strict=True):
-        panel_title(left, f"{one.own.name} · error on {one.task}")
+        panel_title(left, one.own.name, f"· error on {shortened(one.task, 14)}")
         panel_title(right, "over that on held-out texts")
         for place, (name, (error, ratio)) in enumerate(one.by_depth().items()):
             add_line(left, DEPTHS[name], one.own.epochs, error, place)

@@ -87,7 +87,7 @@ def _errors(axes: Axes, pretraining: Pretraining, *, is_last: bool) -> None:
             linewidth=1.2,
         )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    panel_title(axes, f"{pretraining.name} · error, held out")
+    panel_title(axes, pretraining.name, "· error, held out")
     if is_last:
         axes.set_xlabel("epoch", color=MUTED)
 

@@ -14,7 +14,15 @@ from matplotlib.ticker import NullLocator
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.config import SweepAxis
 from permafrost.stages.report.entries import Entry, hundredths
-from permafrost.stages.report.frame import DASHES, line, two_across
+from permafrost.stages.report.frame import (
+    DASHES,
+    MOST,
+    bar_ends,
+    line,
+    named,
+    two_across,
+    whole,
+)
 from permafrost.stages.report.palette import INK, Mark, extended
 from permafrost.stages.report.tables import Average, Column, ResultsTable, Row
 
@@ -37,10 +45,17 @@ class SweptCurve:
 class _Panel:
     """What one panel shows: a column of the results, or a mean over some."""
 
-    title: str
+    name: str
+    metric: str
+    """In brackets; empty for a mean."""
     majority: float | None
     values: Mapping[str, tuple[float, float]]
     """Mean and standard deviation over seeds, by method; fractions."""
+
+    @property
+    def title(self) -> str:
+        """Name and metric."""
+        return f"{self.name} {self.metric}".strip()
 
 
 def sweep_figure(
@@ -71,7 +86,7 @@ def sweep_figure(
     )
     for panel, cell in zip(panels, cells, strict=True):
         axes = figure.add_subplot(cell)
-        axes.set_title(drawable(panel.title, 30), color=INK)
+        axes.set_title(named(panel.name, panel.metric, 30), color=INK)
         _draw(axes, axis, curves, panel, marks)
     return figure
 
@@ -117,13 +132,13 @@ def _column_panel(table: ResultsTable, place: int, column: Column) -> _Panel:
         row.method: e for row in table.rows if (e := row.entries[place]) is not None
     }
     values = {method: (e.mean, e.sd or 0.0) for method, e in entries.items()}
-    return _Panel(f"{column.heading} ({column.metric})", column.majority, values)
+    return _Panel(column.heading, f"({column.metric})", column.majority, values)
 
 
 def _average_panel(table: ResultsTable, average: Average) -> _Panel:
     means = {row.method: table.average(row, average) for row in table.rows}
     values = {method: (mean, 0.0) for method, mean in means.items() if mean is not None}
-    return _Panel(average.heading, None, values)
+    return _Panel(average.heading, "", None, values)
 
 
 def _draw(
@@ -148,10 +163,12 @@ def _draw(
         if points:
             x, mean, sd = np.array(points).T
             mark = marks[curve.name]
-            axes.vlines(x, 100 * (mean - sd), 100 * (mean + sd), color=mark.colour, linewidth=1.1)
-            axes.add_line(line(mark, x, 100 * mean, small=True))
-    axes.autoscale_view(scalex=False)
+            low, high = np.transpose([bar_ends(*one) for one in zip(mean, sd, strict=True)])
+            axes.vlines(x, low, high, color=mark.colour, linewidth=1.1)
+            axes.add_line(whole(line(mark, x, 100 * mean, small=True)))
     axes.margins(y=0.08)
+    axes.autoscale_view(scalex=False)
+    axes.set_ylim(top=min(axes.get_ylim()[1], MOST))
     if axis.scale == "log":
         axes.set_xscale("log")
     axes.xaxis.set_minor_locator(NullLocator())

@@ -107,6 +107,15 @@ def test_a_history_without_any_metric_on_dev_is_refused(grid: Grid):
         of_first_method(grid)
 
 
+def test_a_long_name_of_a_task_leaves_the_loss_in_the_title(make_grid):
+    name = "OpenBookQA with the gold fact"
+    grid: Grid = make_grid(tasks=[name], methods=["m"], controls=[], seeds=[0])
+    curves = learning_curves(read_results(grid.cells))
+    with drawing():
+        figure = learning_figure(curves, marks(results_table(grid.cells)))
+    assert figure.axes[0].get_title(loc="left") == "OpenBookQA… · cross_entropy on train"
+
+
 def test_losses_of_different_kinds_are_in_different_rows_and_rings_mark_what_was_kept(grid: Grid):
     grid.cells = [
         replace(c, loss="mse") if c.method == "scorer" else c

@@ -1,12 +1,14 @@
 """Maps of vectors in a report: from the files of the scores to panels, texts on marks, and the page."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from permafrost.stages.metrics.vector_map import VECTOR_MAP, MapNames, vector_map
 from permafrost.stages.report.canvas import drawing, svg
@@ -71,6 +73,23 @@ def test_marks_carry_their_texts_and_stand_where_the_map_says(grid: Grid):
         points = method_map.map.points[order]
         assert np.corrcoef(x, points[:, 0])[0, 1] > 0.9999
         assert np.corrcoef(y, points[:, 1])[0, 1] < -0.9999, "pictures count from the top"
+
+
+def test_long_names_of_methods_are_whole_above_their_panels(make_grid):
+    names = ["AlignedWVA (first token)", "AlignedWVA (first token), selected", "mean", "max"]
+    grid: Grid = make_grid(tasks=["t"], methods=names, controls=[], seeds=[0])
+    (task_map,) = read_task_maps(read_results(add_maps(grid).cells), grid.corpora)
+    with drawing():
+        figure, _ = map_figure(task_map)
+        FigureCanvasAgg(figure).draw()
+        shown = [axes.get_title(loc="left") for axes in figure.axes]
+        assert [" ".join(title.split("\n")) for title in shown] == names
+        boxes = [axes.get_tightbbox() for axes in figure.axes]
+    (legend,) = figure.legends
+    top = legend.get_window_extent().y0
+    assert all(box.y1 < top for box in boxes)
+    assert boxes[3].y1 < boxes[0].y0, "the second row lies below the first"
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes[:3]))
 
 
 def test_many_classes_are_drawn_with_the_rarest_together(make_grid):

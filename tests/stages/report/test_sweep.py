@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from permafrost.stages.report.canvas import drawing
 from permafrost.stages.report.config import ReportConfig, SweepAxis
@@ -50,6 +51,31 @@ def test_a_panel_has_every_curve_and_other_methods_are_level_lines(make_grid, sc
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["K", "mean", "length"]
     assert figure.axes[0].get_lines()[1].get_color() == CONTROL
+
+
+def test_bars_end_at_100_and_marks_there_are_whole(make_grid) -> None:
+    grid: Grid = make_grid(tasks=["t"], methods=METHODS, controls=[], seeds=[0, 1])
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, test=[0.9, 1.0][i % 2])
+    table = results_table(grid.cells)
+    (axes,) = drawn(table, SweepAxis(label="sentences", fields=("size",))).axes
+    (bars,) = (c for c in axes.collections if isinstance(c, LineCollection))
+    ends = np.concatenate([segment[:, 1] for segment in bars.get_segments()])
+    sd = 100 * np.std([0.9, 1.0], ddof=1)
+    assert (ends.min(), ends.max()) == (pytest.approx(95 - sd), 100.0)
+    assert axes.get_ylim()[1] == 100.0
+    assert axes.get_ylim()[0] < 95 - sd
+    marked = [line for line in axes.get_lines() if line.get_marker() not in ("None", "")]
+    assert marked
+    assert not any(line.get_clip_on() for line in marked)
+
+
+def test_a_long_name_leaves_the_metric_in_the_title(make_grid) -> None:
+    grid: Grid = make_grid(
+        tasks=["OpenBookQA with the gold fact of the question"], methods=METHODS, seeds=[0]
+    )
+    (axes,) = drawn(results_table(grid.cells), SweepAxis(label="x", fields=("size",))).axes
+    assert axes.get_title(loc="left") == "OpenBookQA with th… (accuracy)"
 
 
 def test_what_was_not_run_is_left_out(make_grid) -> None:
