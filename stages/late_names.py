@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from permafrost.storage.syntax_trees import syntax_tree
+
 
 def late_names(module: str) -> Callable[[str], Any]:
     """What a module binds as its `__getattr__`: gives the names that it imports under `TYPE_CHECKING`, where
@@ -38,7 +40,7 @@ def _imported(module: str) -> Mapping[str, tuple[str, str]]:
     path = sys.modules[module].__file__
     assert path is not None, f"{module} has no source"
     found: dict[str, tuple[str, str]] = {}
-    for statement in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+    for statement in syntax_tree(Path(path).read_text(encoding="utf-8")).body:
         match statement:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
                 for one in body:

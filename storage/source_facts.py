@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from permafrost.storage.kept import keep, kept
+from permafrost.storage.syntax_trees import syntax_tree
 
 READER = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 """Digest of this module: what another version of it has read off the same source may differ."""
@@ -104,7 +105,7 @@ class _Found:
 
 def _read(source: str, package: str) -> SourceFacts:
     found = _Found(package)
-    _collect(ast.parse(source).body, found)
+    _collect(syntax_tree(source).body, found)
     return SourceFacts(
         {name: _defined(statements, package) for name, statements in found.definitions.items()},
         found.imports,
@@ -211,7 +212,7 @@ def _digest(statements: Sequence[ast.stmt]) -> str:
 
 
 def _without_docstrings(statement: ast.stmt) -> ast.stmt:
-    copy = ast.parse(ast.unparse(statement)).body[0]
+    copy = syntax_tree(ast.unparse(statement)).body[0]
     for node in ast.walk(copy):
         body = getattr(node, "body", None)
         if isinstance(body, list):
