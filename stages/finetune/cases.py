@@ -63,13 +63,20 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
-    """Raises: InputError: the loss is of another kind of task, a split is missing (of train only if
-    something is trained), the batches are too small for it, or `dev_documents` are given where none are
-    searched."""
+    """Raises: InputError: the loss is of another kind of task or number of classes, a split is missing (of
+    train only if something is trained), the batches are too small for it, or `dev_documents` are given where
+    none are searched."""
     if corpus.task not in config.loss.task_kinds:
         raise InputError(
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
             f"corpus is of kind {corpus.task}; use a loss for this kind"
+        )
+    wanted, names = config.loss.n_classes, corpus.label_names
+    if corpus.task == "classification" and wanted not in (None, len(names)):
+        raise InputError(
+            f"the loss {quoted(config.loss.kind)} is made for {wanted} classes, and the corpus has "
+            f"{len(names)} ({', '.join(map(quoted, names[:10]))}); give it "
+            f"{wanted} classes, or make each class a choice of a corpus with task: multiple_choice"
         )
     if config.optim.dev_documents is not None and config.metric != "ndcg_at_10":
         raise InputError(

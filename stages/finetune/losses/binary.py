@@ -16,6 +16,7 @@ class BinaryLoss(ScoreLoss):
 
     task_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     default_of: ClassVar[tuple[str, ...]] = ("classification",)
+    n_classes: ClassVar[int | None] = 2
 
     kind: Literal["binary"] = "binary"
     reduction: Reduction = "sum"

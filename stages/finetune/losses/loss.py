@@ -36,6 +36,8 @@ class GraphTextLoss(Kind, ABC):
     """Kinds of task that use it if no loss is named."""
     least_batch: ClassVar[int] = 1
     """Minimum number of cases in a batch."""
+    n_classes: ClassVar[int | None] = None
+    """How many classes a classification must have; None for any number."""
 
 
 GRAPH_TEXT_LOSSES = Category("graph-text loss", GraphTextLoss, "permafrost.stages.finetune.losses")

@@ -51,3 +51,12 @@ def test_what_cannot_be_trained_is_refused() -> None:
         require(retrieval(), optim={"batch_size": 1})
     with pytest.raises(InputError, match=r"no test cases \(its splits: train, dev\)"):
         require(pairs({"train": 4, "dev": 2}))
+
+
+@pytest.mark.parametrize("names", [("no", "yes", "unknown"), ("no",)])
+def test_other_than_two_classes_are_refused(names: tuple[str, ...]) -> None:
+    """The sigmoid of a score knows two: a third was a target of 2, and scoring failed after the fit."""
+    corpus = replace(pairs(), label_names=names)
+    found = f"made for 2 classes, and the corpus has {len(names)} .'no'"
+    with pytest.raises(InputError, match=found):
+        require(corpus)
