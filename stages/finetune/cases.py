@@ -63,9 +63,9 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
-    """Raises: InputError: the loss is of another kind of task or number of classes, a split is missing (of
-    train only if something is trained), the batches are too small for it, or `dev_documents` are given where
-    none are searched."""
+    """Raises: InputError: the loss is of another kind of task or number of classes, the model reads the
+    relevance of nodes and none was scored, a split is missing (of train only if something is trained), the
+    batches are too small for it, or `dev_documents` are given where none are searched."""
     if corpus.task not in config.loss.task_kinds:
         raise InputError(
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
@@ -77,6 +77,12 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
             f"the loss {quoted(config.loss.kind)} is made for {wanted} classes, and the corpus has "
             f"{len(names)} ({', '.join(map(quoted, names[:10]))}); give it "
             f"{wanted} classes, or make each class a choice of a corpus with task: multiple_choice"
+        )
+    if config.model.reads_relevance and not corpus.graphs.are_scored:
+        raise InputError(
+            "the graph encoder reads the relevance of nodes (encoder.relevance is score), but the corpus has "
+            "none: its nodes are not scored; give the task a node_relevance (cosine, likelihood), or its "
+            "table of nodes a column 'relevance', or set encoder.relevance: none"
         )
     if config.optim.dev_documents is not None and config.metric != "ndcg_at_10":
         raise InputError(

@@ -138,9 +138,11 @@ def graph_batch(
     is_label = label >= 0
     node_features = np.zeros((len(label), features.labels.width), np.float32)
     node_features[is_label] = features.labels.take(label[is_label])
-    relevance = np.zeros(len(label), np.float32)
-    if query != "hidden":  # it is to the text
-        relevance[has[owner]] = columns.node_relevance[rows]
+    relevance = None
+    if query != "hidden" and columns.are_scored:  # it is to the text
+        scores = np.zeros(len(label), np.float32)
+        scores[has[owner]] = columns.node_relevance[rows]
+        relevance = torch.from_numpy(scores)
     source, target = ends
     return GraphBatch(
         features=torch.from_numpy(node_features),
@@ -152,7 +154,7 @@ def graph_batch(
         graph_of_node=torch.from_numpy(owner),
         query_node=torch.from_numpy(starts[:-1].copy()),
         text_features=torch.from_numpy(text_features),
-        relevance=torch.from_numpy(relevance),
+        relevance=relevance,
     )
 
 

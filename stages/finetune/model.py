@@ -55,6 +55,11 @@ class GraphTextModel(Kind, ABC):
         return "stored"
 
     @property
+    def reads_relevance(self) -> bool:
+        """Whether its graph encoder asks for the relevance of nodes."""
+        return False
+
+    @property
     def token_place(self) -> TokenPlace | None:
         """Where it puts a graph token; None for a model that does not run the backbone."""
         return None

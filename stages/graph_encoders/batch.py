@@ -41,7 +41,7 @@ class GraphBatch:
     text_features: Float[Tensor, "g d_text"]
     """Of the text beside each graph, for the readout."""
     relevance: Float[Tensor, " n"] | None = None
-    """How relevant a language model finds each node for the query; None if nobody asked."""
+    """How relevant each node was found for the query; None if nodes were not scored, or nobody asked."""
 
     @property
     def n_nodes(self) -> int:

@@ -22,6 +22,11 @@ __getattr__ = late_names(__name__)
 class GraphEncoder(Kind, ABC):
     """The field `encoder` of a graph-text model: a kind of graph encoder with its settings."""
 
+    @property
+    def reads_relevance(self) -> bool:
+        """Whether it asks for the relevance of nodes, so that they must have been scored."""
+        return False
+
     @abstractmethod
     def build(
         self, d_nodes: int, d_query: int, n_relations: int, draw: torch.Generator

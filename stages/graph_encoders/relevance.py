@@ -32,7 +32,7 @@ class RelevanceCode(nn.Module):
         if batch.relevance is None:
             raise InputError(
                 "the graph encoder reads relevance scores (relevance: score), but the graphs have none; "
-                "score their nodes with a language model, or use relevance: none"
+                "score their nodes as those of training were, or use a model with relevance: none"
             )
         # Padding reads the first graph's, which changes nothing of it.
         graph = batch.graph_of_node.clamp_min(0)

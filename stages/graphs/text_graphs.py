@@ -1,6 +1,7 @@
 """Many small graphs in flat columns: nodes one after the other, then edges one after the other."""
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import index
 from typing import SupportsIndex
 
@@ -72,6 +73,11 @@ class TextGraphs:
     def columns(self) -> tuple[NDArray[np.generic], ...]:
         """Every column, in the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))
+
+    @cached_property
+    def are_scored(self) -> bool:
+        """Whether nodes have a relevance; also if there are none but query nodes."""
+        return bool(self.node_relevance.any()) or bool((self.node_type == QUERY_NODE).all())
 
     def nodes_of(self, graph: SupportsIndex) -> slice:
         """The rows of a graph's nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from permafrost.stages.finetune.model import GraphTextModel, QueryNode
 from permafrost.stages.graph_encoders.encoder import GraphEncoderConfig
@@ -23,6 +23,11 @@ class _GraphNetwork(GraphTextModel):
     encoder: GraphEncoderConfig = Field(default_factory=RelationalAttention)
     """The graph network."""
 
+    @property
+    def reads_relevance(self) -> bool:
+        """As its encoder does."""
+        return self.encoder.reads_relevance
+
 
 class GnnOnly(_GraphNetwork):
     """A graph network that sees nothing of the text: the query node starts from zeros and has no edges, and
@@ -32,6 +37,15 @@ class GnnOnly(_GraphNetwork):
     kind: Literal["gnn_only"] = "gnn_only"
     readout: GraphReadoutConfig = Field(default_factory=MeanReadout)
     """From the states of a graph's nodes to one vector."""
+
+    @model_validator(mode="after")
+    def _relevance_is_to_the_text(self) -> GnnOnly:
+        if self.reads_relevance:
+            raise ValueError(
+                "encoder.relevance is score, but relevance is to the text, of which gnn_only sees nothing; "
+                "set relevance: none"
+            )
+        return self
 
     @property
     def query_node(self) -> QueryNode:

@@ -103,6 +103,11 @@ class Gt2Vec(GraphTextModel):
         return self.graph_token != "none"
 
     @property
+    def reads_relevance(self) -> bool:
+        """As its encoder does, with a graph token."""
+        return self.reads_graphs and self.encoder.reads_relevance
+
+    @property
     def token_place(self) -> TokenPlace | None:
         """As given."""
         return None if self.graph_token == "none" else self.graph_token

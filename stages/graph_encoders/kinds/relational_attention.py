@@ -66,6 +66,11 @@ class RelationalAttention(GraphEncoder):
             )
         return self
 
+    @property
+    def reads_relevance(self) -> bool:
+        """As given."""
+        return self.relevance == "score"
+
     def build(
         self, d_nodes: int, d_query: int, n_relations: int, draw: torch.Generator
     ) -> GraphModule:

@@ -2,14 +2,21 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pydantic import ValidationError
 
 from permafrost.stages.finetune.cases import require_cases
+from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.data import FinetuneData
+from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows
+from permafrost.stages.finetune.train import finetune
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
-from tests.stages.finetune.tiny_graphs import config_of, pairs, retrieval
+from permafrost.storage.progress import SilentProgress
+from tests.stages.finetune.tiny_graphs import ENCODER, config_of, pairs, retrieval
 
 
 def require(corpus: GraphCorpus, **changes: object) -> None:
@@ -60,3 +67,26 @@ def test_other_than_two_classes_are_refused(names: tuple[str, ...]) -> None:
     found = f"made for 2 classes, and the corpus has {len(names)} .'no'"
     with pytest.raises(InputError, match=found):
         require(corpus)
+
+
+SCORED = {**ENCODER, "relevance": "score"}
+
+
+def test_relevance_that_nothing_scored_is_refused() -> None:
+    """Every node had the same score, 0, so that the code of relevance was a constant."""
+    corpus = pairs()
+    model = {"kind": "qa_gnn", "encoder": SCORED}
+    config = config_of(corpus, model)
+    with pytest.raises(InputError, match="but the corpus has none: its nodes are not scored"):
+        require_cases(config, corpus)
+    scores = np.linspace(0, 1, len(corpus.graphs.node_label), dtype=np.float32)
+    scored = replace(corpus, graphs=replace(corpus.graphs, node_relevance=scores))
+    require_cases(config, scored)
+    _fit(config, scored)
+    with pytest.raises(ValidationError, match="relevance is to the text, of which gnn_only sees"):
+        config_of(corpus, {**model, "kind": "gnn_only"})
+
+
+def _fit(config: FinetuneConfig, corpus: GraphCorpus) -> None:
+    features = ItemFeatures(RandomRows(6, 3), RandomRows(8, 4))
+    finetune(config, FinetuneData(corpus, features, None), SilentProgress())

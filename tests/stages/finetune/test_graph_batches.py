@@ -64,8 +64,9 @@ def test_a_hidden_query_leaves_nothing_of_the_text_in_the_graph() -> None:
     )
     assert hidden.features.equal(shown.features)
     assert not hidden.query_features.any()
+    assert shown.relevance is not None
     assert shown.relevance.any()
-    assert not hidden.relevance.any()
+    assert hidden.relevance is None
     assert not hidden.text_features.any()
     assert set(hidden.node_type.tolist()) == {2, 3} < set(shown.node_type.tolist())
     names = [corpus.relation_names[r] for r in hidden.relation.tolist()]
