@@ -1,7 +1,7 @@
 """A trained graph-text model in a home: what it reads, and how given graphs become its input."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from permafrost.stages.finetune.graph_batches import ItemFeatures
 from permafrost.stages.finetune.module import GraphTextModule
 from permafrost.stages.finetune.token_place import require_room_for_token
 from permafrost.stages.finetune.trained import Finetuned, load_finetuned
-from permafrost.stages.graphs.assembling import corpus_of_items
+from permafrost.stages.graphs.assembling import Item, corpus_of_items
 from permafrost.stages.graphs.given import (
     GraphsForTexts,
     GraphsForTextsConfig,
@@ -58,6 +58,8 @@ class FittedGraphText:
     """Of the one that reads node labels, and texts too for some readouts; None for a model without graphs."""
     place: Place
     """Of a description beside its text."""
+    source: Mapping[str, Any]
+    """Settings of the corpus that it was trained on, as the corpus' key has them."""
 
     @property
     def reads_graphs(self) -> bool:
@@ -87,7 +89,7 @@ class FittedGraphText:
 
         Raises:
             InputError: the model reads graphs and there are none, or the other way round; or the graphs are
-                faulty.
+                faulty, or not made as those that it was trained on.
         """
         model, relations = self.tuned.config.model, self.tuned.relations
         if self.reads_graphs != (graphs is not None):
@@ -103,11 +105,29 @@ class FittedGraphText:
         if graphs is None:
             given = without_graphs(rows, relations)
         elif isinstance(graphs, GraphsForTexts | Mapping):
-            given = graphs_config(graphs).given(rows, relations, progress)
+            graphs = graphs_config(graphs)
+            graphs.require_alike(self.source)
+            given = graphs.given(rows, relations, progress)
         else:
-            given = given_triples(rows, list(graphs), relations)
+            link = self.source.get("linking") != "none"
+            given = given_triples(rows, list(graphs), relations, link=link)
         collector, items = given
+        if model.reads_graphs and self.source.get("query_text") == "question":
+            items = self._from_questions(rows, graphs, items)
         return corpus_of_items(items, collector, relations, self.tuned.relation_words)
+
+    def _from_questions(
+        self, rows: TextRows, graphs: GraphsOfTexts, items: Sequence[Item]
+    ) -> list[Item]:
+        """Query nodes start from the question alone, as in training."""
+        asked = graphs.queries(rows) if isinstance(graphs, GraphsForTexts) else None
+        if asked is None:
+            raise InputError(
+                f"{self.ref} was trained with query nodes that start from the question alone (query_text: "
+                "question), and these graphs do not tell it from the text; give graphs of kind 'linked' with "
+                "'query', the column of the question, or use a model with query_text: question_and_choice"
+            )
+        return [replace(item, query=query) for item, query in zip(items, asked, strict=True)]
 
     def descriptions(self, corpus: GraphCorpus) -> list[str] | None:
         """The description of each item with its text; None for a model that embeds none."""
@@ -230,9 +250,10 @@ def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphT
         other = FeatureStore.open(store_folder(home, of_labels[0])).record
         is_same = other.identity.weights_digest == record.identity.weights_digest
         labels = target_of_store(other, (of_labels[1],), backbone if is_same else None)
+    # The first is the corpus itself, others are views of it.
+    corpora = [parse_ref(i) for i in spec.inputs if i.startswith("corpus/")]
+    configs = [artifacts.manifest(ref).spec.config for ref in corpora]
     place: Place = "before"
     if model.embeds_descriptions:
-        corpora = [parse_ref(i) for i in spec.inputs if i.startswith("corpus/")]
-        configs = [artifacts.manifest(ref).spec.config for ref in corpora]
         place = next(c["place"] for c in configs if c.get("role") == "descriptions")
-    return FittedGraphText(ref, tuned, texts, labels, place)
+    return FittedGraphText(ref, tuned, texts, labels, place, configs[0])

@@ -1,10 +1,10 @@
 """Graphs that are given for texts, for a trained model that knows their relations: no labels, no splits."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
@@ -74,6 +74,25 @@ class GraphsForTexts(Kind):
             InputError: the data are faulty, or an edge has another relation.
         """
 
+    def require_alike(self, source: Mapping[str, Any]) -> None:
+        """Check that graphs are made as those of training were, as far as this kind decides about it.
+
+        Args:
+            source: settings of the corpus that the model was trained on, as its key has them.
+
+        Raises:
+            InputError: they are not; says what to set.
+        """
+        return
+
+    def queries(self, rows: TextRows) -> Sequence[str] | None:
+        """The question in each text; None for a kind that does not tell it from the text.
+
+        Raises:
+            InputError: its column is missing.
+        """
+        return None
+
 
 GRAPHS_FOR_TEXTS = Category(
     "graphs for texts", GraphsForTexts, "permafrost.stages.graphs.given_kinds"
@@ -88,12 +107,12 @@ def without_graphs(rows: TextRows, relations: Sequence[str]) -> Given:
 
 
 def given_triples(
-    rows: TextRows, graphs: Sequence[Triples | None], relations: Sequence[str]
+    rows: TextRows, graphs: Sequence[Triples | None], relations: Sequence[str], *, link: bool = True
 ) -> Given:
     """A graph for each text from its triples; None for a text without one.
 
-    A triple that comes twice counts once; a graph without triples is one of the query node alone. Nodes whose
-    labels occur in the text are entities of the query.
+    A triple that comes twice counts once; a graph without triples is one of the query node alone. If `link`,
+    nodes whose labels occur in the text are entities of the query; if not, none is.
 
     Raises:
         InputError: there are not as many graphs as texts, something is no triple of texts, a label is blank,
@@ -127,7 +146,7 @@ def given_triples(
                 )
             ends = [labels.setdefault(label, len(labels)) for label in (head, tail)]
             edges.append((ends[0], number[relation], ends[1]))
-        queries = mentioned(list(labels), text)
+        queries = mentioned(list(labels), text) if link else ()
         items.append(Item(text, collector.add(list(labels), edges, queries=queries)))
     return collector, items
 

@@ -201,6 +201,11 @@ def test_a_graph_text_model_says_that_it_does_not_predict(trained: Trained) -> N
     assert np.array_equal(answers[columns[1]].to_numpy(), answers["score"].to_numpy().astype("f4"))
 
 
+def test_a_model_knows_how_its_graphs_were_made(trained: Trained) -> None:
+    source = find_graph_text(trained.home, trained.models["full"], None).source
+    assert (source["kind"], source["linking"]) == ("graphs", "label_in_text")
+
+
 def _ref(trained: Trained, model: str) -> Any:
     return ArtifactStore(trained.home).find(trained.models[model])
 

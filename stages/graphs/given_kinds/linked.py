@@ -1,16 +1,21 @@
 """Graphs that are cut out of a knowledge graph around the entities that texts name."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
 from permafrost.stages.graphs.linked import Linking, Wanted
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 
 
 class LinkedGraphs(Linking, GraphsForTexts):
-    """Linked as the corpora `graph_questions` and `graph_retrieval` are."""
+    """Linked as the corpora `graph_questions` and `graph_retrieval` are.
+
+    Nodes are scored by their relevance to question and choice where `query` names the question, else to the
+    whole text.
+    """
 
     kind: Literal["linked"] = "linked"
     query: str | None = None
@@ -26,10 +31,33 @@ class LinkedGraphs(Linking, GraphsForTexts):
         Raises:
             InputError: a column is missing, or see `Linking.linked_graphs`.
         """
-        queries = rows.texts if self.query is None else rows.others(self.query)
+        asked = self.queries(rows)
+        queries = rows.texts if asked is None else asked
         answers = [()] * len(rows.texts)
         if self.answer is not None:
             answers = [(answer,) for answer in rows.others(self.answer)]
-        wanted = [Wanted(*row) for row in zip(rows.texts, queries, answers, strict=True)]
+        texts = rows.texts
+        if asked is not None:
+            # Without what else is in a text, such as facts.
+            texts = [" ".join((q, *a)) for q, a in zip(asked, answers, strict=True)]
+        wanted = [Wanted(*row) for row in zip(texts, queries, answers, strict=True)]
         collector, _, _ = self.linked_graphs(wanted, progress, relations)
         return collector, [Item(text, graph) for graph, text in enumerate(rows.texts)]
+
+    def queries(self, rows: TextRows) -> Sequence[str] | None:
+        """The column `query`, if it is named."""
+        return None if self.query is None else rows.others(self.query)
+
+    def require_alike(self, source: Mapping[str, Any]) -> None:
+        """Facts are neither linked nor scored; a graph is cut for one choice."""
+        if source.get("graph_per") == "question":
+            raise InputError(
+                "the model was trained on graphs of whole questions with all of their choices (graph_per: "
+                "question), and graphs of kind 'linked' are of one text each; give graphs of kind 'tables'"
+            )
+        if source.get("with_facts", {"kind": "none"})["kind"] != "none" and self.query is None:
+            raise InputError(
+                "the model was trained on texts with facts, which are neither linked nor scored, and graphs "
+                "of kind 'linked' tell them from the question by a column of their own; name it in 'query', "
+                "and that of the choice in 'answer'"
+            )

@@ -1,12 +1,13 @@
 """Graphs in a table of nodes and a table of edges, as those of a corpus of kind `graphs`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
 from permafrost.stages.graphs.graph_tables import read_graphs
 from permafrost.stages.graphs.table_items import UsedGraphs
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 
 
@@ -39,3 +40,10 @@ class TableGraphs(GraphsForTexts):
         )
         used = UsedGraphs(graphs, len(relations), self.linking == "label_in_text", self.nodes)
         return used.collector, used.items_of(rows.texts, ids, str(rows.table))
+
+    def require_alike(self, source: Mapping[str, Any]) -> None:
+        """Linking is that of training, if that corpus had the choice."""
+        if (trained := source.get("linking", self.linking)) != self.linking:
+            raise InputError(
+                f"linking is {self.linking}, and the model was trained with {trained}; set linking: {trained}"
+            )

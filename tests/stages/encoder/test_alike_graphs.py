@@ -1,0 +1,111 @@
+"""Graphs of new texts are made as those of training were, or refused."""
+
+import csv
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from permafrost.stages.encoder.graph_text import FittedGraphText
+from permafrost.stages.extraction.target import ExtractTarget
+from permafrost.stages.finetune.module import ModelFacts
+from permafrost.stages.finetune.trained import Finetuned
+from permafrost.stages.graphs.given import TextRows
+from permafrost.storage.artifacts import ArtifactRef
+from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
+from tests.stages.finetune.tiny_graphs import config_of, pairs
+
+RELATIONS = ("in",)
+NO_TARGET = cast(ExtractTarget, None)
+NODES = [("graph", "node", "text"), ("g1", "1", "cup"), ("g1", "2", "kitchen")]
+TRIPLES = [("head", "relation", "tail"), ("cup", "in", "kitchen")]
+TEXT = "tea is hot. where is the cup? kitchen"
+TEXTS = [("text", "graph", "asked", "choice"), (TEXT, "g1", "where is the cup?", "kitchen")]
+
+
+def fitted(**source: Any) -> FittedGraphText:
+    config = config_of(pairs(), {"kind": "qa_gnn"})
+    tuned = Finetuned(config, ModelFacts(6, 1, 1, 0, True), 1, 0.0, {}, RELATIONS, RELATIONS)
+    ref = ArtifactRef(stage="finetune", key="0" * 64)
+    return FittedGraphText(ref, tuned, NO_TARGET, None, "before", source)
+
+
+def table(path: Path, rows: list[tuple[str, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def texts(folder: Path) -> TextRows:
+    return TextRows([TEXT], table(folder / "texts.csv", TEXTS))
+
+
+def graphs(folder: Path, kind: str, **fields: str) -> dict[str, Any]:
+    edges = [("graph", "source", "target", "relation"), ("g1", "1", "2", "in")]
+    given: dict[str, dict[str, Any]] = {
+        "tables": {
+            "nodes": str(table(folder / "nodes.csv", NODES)),
+            "edges": str(table(folder / "edges.csv", edges)),
+        },
+        "linked": {
+            "knowledge": {"kind": "triples", "path": str(table(folder / "known.csv", TRIPLES))}
+        },
+    }
+    return {"kind": kind, **given[kind], **fields}
+
+
+UNLIKE = {
+    "linked otherwise": ({"linking": "none"}, "tables", "set linking: none"),
+    "facts in the text": ({"with_facts": {"kind": "gold"}}, "linked", "name it in 'query'"),
+    "of questions": ({"graph_per": "question"}, "linked", "give graphs of kind 'tables'"),
+    "no question": ({"query_text": "question"}, "tables", "do not tell it from the text"),
+    "triples": ({"query_text": "question"}, None, "do not tell it from the text"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_graphs_made_otherwise_than_in_training_are_refused(tmp_path: Path, name: str) -> None:
+    source, kind, message = UNLIKE[name]
+    given: Any = [TRIPLES[1:]] if kind is None else graphs(tmp_path, kind)
+    fitted().corpus(texts(tmp_path), given, SilentProgress())
+    with pytest.raises(InputError, match=message):
+        fitted(**source).corpus(texts(tmp_path), given, SilentProgress())
+
+
+def test_triples_are_linked_as_the_graphs_of_training() -> None:
+    n_edges: dict[str, int] = {}
+    for linking in ("label_in_text", "none"):
+        corpus, _ = fitted(linking=linking).corpus(
+            TextRows(["the cup"]), [TRIPLES[1:]], SilentProgress()
+        )
+        n_edges[linking] = len(corpus.graphs.edge_source)
+    assert n_edges == {"label_in_text": 4, "none": 2}, "with an edge of the query node, or without"
+
+
+def test_facts_are_neither_linked_nor_where_query_nodes_start(tmp_path: Path) -> None:
+    model = fitted(query_text="question", with_facts={"kind": "gold"}, graph_per="choice")
+    given = graphs(tmp_path, "linked", query="asked", answer="choice")
+    corpus, _ = model.corpus(texts(tmp_path), given, SilentProgress())
+    (item,) = corpus.items.to_pylist()
+    assert corpus.texts[item["text"]] == TEXT
+    assert corpus.texts[item["query"]] == "where is the cup?"
+
+
+def test_nodes_are_scored_for_question_and_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in training, where facts are no part of what nodes are scored for."""
+    from permafrost.stages.graphs.relevances.none import NoRelevance
+
+    scored: list[str] = []
+    real = NoRelevance.scores
+
+    def scores(self: Any, labels: Any, texts: Any, nodes: Any, progress: Any) -> Any:
+        scored.extend(texts)
+        return real(self, labels, texts, nodes, progress)
+
+    monkeypatch.setattr(NoRelevance, "scores", scores)
+    for fields in ({"query": "asked", "answer": "choice"}, {"query": "asked"}, {}):
+        fitted().corpus(texts(tmp_path), graphs(tmp_path, "linked", **fields), SilentProgress())
+    assert scored == ["where is the cup? kitchen", "where is the cup?", TEXT]
