@@ -169,6 +169,22 @@ def test_another_relevant_document_of_a_query_is_no_negative_of_it() -> None:
     equal(printed, info_nce(queries[asked], documents, 0.05), queries, documents)
 
 
+def test_what_a_third_pair_says_is_relevant_is_no_negative_either() -> None:
+    """Of (query 0, document 0), (1, 1), (0, 1), (1, 2): to query 0, document 1 is relevant by the third."""
+    queries = rows(2, 4)
+    asked, which = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 1, 2])
+    documents = rows(3, 4, seed=1)
+    relevant = {0: {0, 1}, 1: {1, 2}}
+    terms: list[Tensor] = []
+    for pair, (q, own) in enumerate(zip(asked.tolist(), which.tolist(), strict=True)):
+        left = [p for p, d in enumerate(which.tolist()) if p == pair or d not in relevant[q]]
+        powers = [(cosine(queries[q], documents[which[p]]) / 0.05).exp() for p in left]
+        mine = (cosine(queries[q], documents[own]) / 0.05).exp()
+        terms.append(-(mine / torch.stack(powers).sum()).log())
+    found = RetrievalLoss().of(queries[asked], documents[which], asked, which)
+    equal(found, torch.stack(terms).sum(), queries, documents)
+
+
 def test_every_task_with_graphs_has_a_loss_of_its_own() -> None:
     tasks = ("multiple_choice", "classification", "unlabelled")
     found = [default_graph_text_loss(task) for task in tasks]
