@@ -3,7 +3,6 @@
 Source: GT2VEC, section 2 and table 8. We choose the epoch on dev, which the paper does not say.
 """
 
-import hashlib
 from pathlib import Path
 
 import torch
@@ -11,13 +10,13 @@ import torch
 from permafrost.stages.finetune.cases import require_cases
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import FinetuneData
+from permafrost.stages.finetune.identity import identity_of
 from permafrost.stages.finetune.module import GraphTextModule
 from permafrost.stages.finetune.trained import FinetuneResult
 from permafrost.stages.finetune.trainee import GraphTextTrainee
 from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
 from permafrost.stages.fit.history import EpochRecord
 from permafrost.stages.fit.trainer import Trainer
-from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
 
 
@@ -38,8 +37,9 @@ def finetune(
         progress: receives every step.
         device: where the model is trained; that of the backbone, if it runs one.
         checkpoint: file that is written in the middle of epochs. If it exists, from a killed fine-tuning of
-            the same config and data, that one is resumed, with the result it would have had. Use one file per
-            fine-tuning and version of the code, and remove it once the result is saved.
+            the same config and data on the same kind of device, that one is resumed, with the result it would
+            have had. Use one file per fine-tuning and version of the code, and remove it once the result is
+            saved.
         checkpoint_every_s: minimum seconds between two writes.
 
     Raises:
@@ -55,7 +55,9 @@ def finetune(
         return _untrained(config, data, trainee)
     file = None
     if checkpoint is not None:
-        file = Checkpoint(checkpoint, _identity(config, data), checkpoint_every_s, "steps")
+        file = Checkpoint(
+            checkpoint, identity_of(config, data, device), checkpoint_every_s, "steps"
+        )
     plan = trainee.plan
     trainer = Trainer(trainee, plan)
     progress.start(f"finetune {config.model.kind}", plan.n_steps * plan.n_epochs, "steps")
@@ -101,18 +103,3 @@ def build_module(config: FinetuneConfig, data: FinetuneData) -> GraphTextModule:
     if data.live is not None:
         module.tuned = config.train.attach(data.live.backbone, draw)
     return module
-
-
-def _identity(config: FinetuneConfig, data: FinetuneData) -> str:
-    """Of config and data; the code is in the name of the file."""
-    corpus = data.corpus
-    columns = (*corpus.graphs.columns(), corpus.items.column("text").to_numpy())
-    facts = {
-        "config": config.model_dump(mode="json"),
-        "task": corpus.task,
-        "texts": hashlib.sha256("\n".join(corpus.digests).encode()).hexdigest(),
-        "labels": hashlib.sha256("\n".join(corpus.label_digests).encode()).hexdigest(),
-        "cases": hashlib.sha256(repr(corpus.cases.to_pylist()).encode()).hexdigest(),
-        "graphs": hashlib.sha256(b"".join(c.tobytes() for c in columns)).hexdigest(),
-    }
-    return digest(facts)

@@ -238,8 +238,9 @@ def finetune_head(
         progress: receives every step.
         device: where the backbone is.
         checkpoint: file that is written in the middle of epochs. If it exists, from a killed fine-tuning of
-            the same config and data, that one is resumed, with the result it would have had. Use one file per
-            fine-tuning and version of the code, and remove it once the result is saved.
+            the same config and data on the same kind of device, that one is resumed, with the result it would
+            have had. Use one file per fine-tuning and version of the code, and remove it once the result is
+            saved.
         checkpoint_every_s: minimum seconds between two writes.
 
     Raises:
@@ -249,8 +250,10 @@ def finetune_head(
     """
     whole, examples = prepared(config, data)
     fit, facts = whole.fit, facts_of(data, examples[0])
-    file = None if checkpoint is None else _checkpoint(checkpoint, whole, data, checkpoint_every_s)
-    trainee = TunedHeadTrainee(whole, facts, examples, reader, torch.device(device))
+    where, file = torch.device(device), None
+    if checkpoint is not None:
+        file = checkpoint_on(checkpoint, whole, data, where, checkpoint_every_s)
+    trainee = TunedHeadTrainee(whole, facts, examples, reader, where)
     if not trainee.trains:
         return _untrained(config, trainee, reader.width, facts)
     trainer = Trainer(trainee, trainee.plan)
@@ -298,7 +301,11 @@ def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
-def _checkpoint(path: Path, config: TunedHeadConfig, data: FitData, every_s: float) -> Checkpoint:
+def checkpoint_on(
+    path: Path, config: TunedHeadConfig, data: FitData, device: torch.device, every_s: float
+) -> Checkpoint:
+    """The checkpoint of one fine-tuning on one kind of device: dropout draws otherwise on another."""
     base = checkpoint_of(path, config.fit, data, None)
-    identity = digest({"fit": base.identity, "config": config.model_dump(mode="json")})
+    facts = {"fit": base.identity, "config": config.model_dump(mode="json"), "device": device.type}
+    identity = digest(facts)
     return Checkpoint(path, identity, every_s, "steps")

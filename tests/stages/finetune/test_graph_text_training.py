@@ -1,13 +1,17 @@
 """How graph-text models are trained: precision, dev, decay, and going on after a stop."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from permafrost.stages.finetune.cases import relevant_grades, require_cases
 from permafrost.stages.finetune.config import Precision
+from permafrost.stages.finetune.graph_batches import RandomRows
+from permafrost.stages.finetune.identity import identity_of
 from permafrost.stages.finetune.module import Embedded
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trainee import GraphTextTrainee
@@ -156,3 +160,26 @@ def test_defaults_train_until_dev_stops_improving(pair: Pairs) -> None:
     plan = trainee(config_of(data.corpus, GT2VEC, optim=defaults), data).plan
     assert (given.n_epochs, given.n_steps) == (2, 3)
     assert (plan.n_epochs, plan.patience) == (10, 5), "30 steps of 3 an epoch; at least five epochs"
+
+
+def test_a_checkpoint_is_of_one_kind_of_device_and_of_everything_that_is_read(pair: Pairs) -> None:
+    """Dropout draws otherwise on another kind of device; resumed there, a fit was neither's."""
+    data = data_of(retrieval(), pair("bert").backbone)
+    config, corpus = config_of(data.corpus, GT2VEC), data.corpus
+    own = identity_of(config, data, "cpu")
+    assert identity_of(config, data, "cpu:0") == own
+    assert identity_of(config, data, "cuda") != own
+    turned = pa.array(corpus.items.column("query").to_pylist()[::-1])
+    at, features = corpus.items.schema.get_field_index("query"), data.features
+    assert features.texts is not None
+    others = (
+        replace(corpus, items=corpus.items.set_column(at, corpus.items.schema.field(at), turned)),
+        replace(corpus, judgements=corpus.judgements.slice(1)),
+        replace(corpus, documents=corpus.documents[1:]),
+        replace(corpus, relation_words=("is", "is in")),
+    )
+    found = [identity_of(config, replace(data, corpus=other), "cpu") for other in others]
+    for name in ("texts", "labels", "descriptions"):
+        fewer = replace(features, **{name: RandomRows(features.texts.width, 8)})
+        found.append(identity_of(config, replace(data, features=fewer), "cpu"))
+    assert len({own, *found}) == 1 + len(found)

@@ -14,7 +14,12 @@ from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune import by_length
 from permafrost.stages.finetune.live_reader import LiveReader
-from permafrost.stages.finetune.tuned_head import TunedHeadResult, TunedHeadTrainee, finetune_head
+from permafrost.stages.finetune.tuned_head import (
+    TunedHeadResult,
+    TunedHeadTrainee,
+    checkpoint_on,
+    finetune_head,
+)
 from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, prepared
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.stages.finetune.tuning import TUNINGS as TUNINGS_OF_A_BACKBONE
@@ -271,6 +276,19 @@ def test_one_that_is_killed_goes_on_where_it_was(own: Own, tmp_path: Path, train
         assert expected.backbone.keys() == found.backbone.keys()
         assert all(torch.equal(v, found.backbone[n]) for n, v in expected.backbone.items())
         assert found.fit.log == expected.fit.log
+
+
+def test_a_checkpoint_is_of_one_kind_of_device(own: Own, tmp_path: Path) -> None:
+    wanted, file = config("probe"), tmp_path / "fit.pt"
+    reader = live(own("llama"))
+    with pytest.raises(Stopped):
+        finetune_head(wanted, data_of(reader), reader, Stopping(2), checkpoint=file)
+    whole, _ = prepared(wanted, data_of(reader))
+    found = {
+        device: checkpoint_on(file, whole, data_of(reader), torch.device(device), 0).load() is None
+        for device in ("cpu", "cpu:0", "cuda")
+    }
+    assert found == {"cpu": False, "cpu:0": False, "cuda": True}
 
 
 @pytest.mark.parametrize("train", sorted(TUNINGS))
