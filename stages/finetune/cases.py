@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.finetune.config import FinetuneConfig
+from permafrost.stages.finetune.item_graphs import graphs_of
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -64,8 +65,9 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
     """Raises: InputError: the loss is of another kind of task or number of classes, the model reads the
-    relevance of nodes and none was scored, a split is missing (of train only if something is trained), the
-    batches are too small for it, or `dev_documents` are given where none are searched."""
+    relevance of nodes and none was scored, graphs cannot be shuffled, a split is missing (of train only if
+    something is trained), the batches are too small for it, or `dev_documents` are given where none are
+    searched."""
     if corpus.task not in config.loss.task_kinds:
         raise InputError(
             f"the loss {quoted(config.loss.kind)} is made for {', '.join(config.loss.task_kinds)}, and the "
@@ -84,6 +86,8 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
             "none: its nodes are not scored; give the task a node_relevance (cosine, likelihood), or its "
             "table of nodes a column 'relevance', or set encoder.relevance: none"
         )
+    if config.graphs == "shuffled":
+        graphs_of(corpus, config.seed, config.model.query_node)
     if config.optim.dev_documents is not None and config.metric != "ndcg_at_10":
         raise InputError(
             f"optim.dev_documents is {config.optim.dev_documents}, but the corpus is of kind {corpus.task}, "

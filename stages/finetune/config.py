@@ -79,7 +79,8 @@ class FinetuneConfig(BaseModel):
     """`shuffled` is a control: the labels of train and dev are permuted, test is untouched. Of searches the
     relevant documents are; the epoch is chosen by dev's true judgements, which favours the control."""
     graphs: Literal["true", "shuffled"] = "true"
-    """`shuffled` is a control: every item has the graph of another one, in test too."""
+    """`shuffled` is a control: every item has the graph of another one, which does not equal its own, in test
+    too."""
     node_features: Literal["stored", "random"] = "stored"
     """`random` is a control: each node label has a vector of normal numbers."""
 

@@ -27,10 +27,10 @@ from permafrost.stages.finetune.graph_batches import (
     RandomRows,
     Rows,
     graph_batch,
-    graphs_of,
     relations_of,
     texts_of,
 )
+from permafrost.stages.finetune.item_graphs import graphs_of
 from permafrost.stages.finetune.losses.loss import ScoreLoss
 from permafrost.stages.finetune.module import ItemBatch, ModelFacts
 from permafrost.stages.finetune.recomputing import recomputing
@@ -95,7 +95,8 @@ class ItemReader:
 
     def __init__(self, data: FinetuneData, config: FinetuneConfig, tuned: Tuned | None) -> None:
         self._data, self._config, self._tuned = data, config, tuned
-        self.graphs = graphs_of(data.corpus, config.seed if config.graphs == "shuffled" else None)
+        seed = config.seed if config.graphs == "shuffled" else None
+        self.graphs = graphs_of(data.corpus, seed, config.model.query_node)
 
     @cached_property
     def _features(self) -> ItemFeatures:

@@ -176,19 +176,5 @@ def texts_of(corpus: GraphCorpus, items: NDArray[np.int64]) -> NDArray[np.int64]
     return _column(corpus, "text")[items]
 
 
-def graphs_of(corpus: GraphCorpus, shuffled_by: int | None = None) -> NDArray[np.int64]:
-    """The graph of each item `[n_items]`; with a seed, a control, those of other items, dealt out among the
-    items that have one."""
-    graphs = _column(corpus, "graph")
-    if shuffled_by is None:
-        return graphs
-    has = np.flatnonzero(graphs >= 0)
-    # A random circle: nobody keeps its own.
-    circle = np.random.default_rng([shuffled_by, len(graphs)]).permutation(has)
-    dealt = graphs.copy()
-    dealt[circle] = graphs[np.roll(circle, 1)]
-    return dealt
-
-
 def _column(corpus: GraphCorpus, name: str) -> NDArray[np.int64]:
     return corpus.items.column(name).to_numpy().astype(np.int64)

@@ -19,8 +19,9 @@ from permafrost.storage.progress import SilentProgress
 from tests.stages.finetune.tiny_graphs import ENCODER, config_of, pairs, retrieval
 
 
-def require(corpus: GraphCorpus, **changes: object) -> None:
-    require_cases(config_of(corpus, {"kind": "gt2vec"}, **changes), corpus)
+def require(corpus: GraphCorpus, description: str = "trained", **changes: object) -> None:
+    model: dict[str, object] = {"kind": "gt2vec", "description": description}
+    require_cases(config_of(corpus, model, **changes), corpus)
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
@@ -85,6 +86,16 @@ def test_relevance_that_nothing_scored_is_refused() -> None:
     _fit(config, scored)
     with pytest.raises(ValidationError, match="relevance is to the text, of which gnn_only sees"):
         config_of(corpus, {**model, "kind": "gnn_only"})
+
+
+def test_shuffled_graphs_that_are_all_the_same_are_refused() -> None:
+    corpus = pairs()
+    one = np.zeros(corpus.items.num_rows, np.int64)
+    at = corpus.items.schema.get_field_index("graph")
+    same = corpus.items.set_column(at, corpus.items.schema.field(at), pa.array(one))
+    require(corpus, "none", graphs="shuffled")
+    with pytest.raises(InputError, match="24 of the 24 texts with a graph have the same one"):
+        require(replace(corpus, items=same), "none", graphs="shuffled")
 
 
 def _fit(config: FinetuneConfig, corpus: GraphCorpus) -> None:

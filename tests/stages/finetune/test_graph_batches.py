@@ -10,9 +10,13 @@ from permafrost.stages.finetune.graph_batches import (
     RandomRows,
     StoredRows,
     graph_batch,
-    graphs_of,
     relations_of,
 )
+from permafrost.stages.finetune.item_graphs import graphs_of
+from permafrost.stages.graphs.assembling import Case, Item, assemble
+from permafrost.stages.graphs.collecting import GraphCollector
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import InMemoryReader
 from tests.stages.graphs.small_graphs import choices, search
@@ -82,6 +86,48 @@ def test_shuffled_graphs_are_those_of_other_items() -> None:
     assert np.array_equal(dealt, graphs_of(corpus, 7))
     unlinked = graphs_of(choices(), 3)
     assert unlinked[-1] == -1, "an item without graph gets none"
+
+
+def _sharing(of_items: list[int], linked: int = 0) -> GraphCorpus:
+    """Items with graphs of these numbers, each made twice, the second time in another order; the query nodes
+    of the first ones are linked."""
+    graphs, cases = GraphCollector(2), list[Case]()
+    for at, which in enumerate(of_items):
+        nodes, edges = [f"a{which}", "b", "c"], [(0, 0, 1), (1, 1, 2)]
+        if at % 2:
+            nodes, edges = nodes[::-1], [(1, 1, 0), (2, 0, 1)]
+        queries = [nodes.index("b")] if at < linked else []
+        item = Item(f"text {at}", graphs.add(nodes, edges, queries=queries))
+        cases.append(Case("train", (item,), at % 2))
+    return assemble("classification", cases, graphs, ("r", "s"), label_names=("no", "yes"))
+
+
+@pytest.mark.parametrize("of_items", [[0, 0, 0, 1, 1, 2], [0, 1] * 5, [0, 0, 1, 2, 3, 4, 5, 5, 5]])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_shuffled_graphs_are_none_that_equal_the_own(of_items: list[int], seed: int) -> None:
+    """Graphs are dealt out by what they hold: those of other texts may be the same."""
+    corpus = _sharing(of_items)
+    dealt = np.array(of_items)[graphs_of(corpus, seed)]
+    assert (dealt != of_items).all()
+    assert sorted(dealt) == sorted(of_items)
+
+
+def test_graphs_that_all_differ_are_dealt_out_as_ever() -> None:
+    corpus = _sharing([*range(9)])
+    circle = np.random.default_rng([3, 9]).permutation(9)
+    expected = np.empty(9, np.int64)
+    expected[circle] = np.roll(circle, 1)
+    assert np.array_equal(graphs_of(corpus, 3), expected)
+
+
+def test_graphs_of_which_one_is_everywhere_cannot_be_shuffled() -> None:
+    with pytest.raises(InputError, match=r"but 4 of the 6 texts with a graph have the same one"):
+        graphs_of(_sharing([0, 0, 0, 0, 1, 2]), 1)
+    # Told apart by what the query names alone, which a model may not read.
+    corpus = _sharing([0, 0, 0, 0], linked=2)
+    assert {*graphs_of(corpus, 1)[:2].tolist()} == {2, 3}
+    with pytest.raises(InputError, match="4 of the 4"):
+        graphs_of(corpus, 1, "hidden")
 
 
 def test_rows_come_in_the_order_asked_for() -> None:

@@ -13,7 +13,8 @@ from permafrost.flows.methods.graph_text import GraphTextMethod
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.config import FinetuneConfig, FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
-from permafrost.stages.finetune.graph_batches import RandomRows, graph_batch, graphs_of
+from permafrost.stages.finetune.graph_batches import RandomRows, graph_batch
+from permafrost.stages.finetune.item_graphs import graphs_of
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module
 from permafrost.stages.finetune.trainee import GraphTextTrainee
