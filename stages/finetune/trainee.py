@@ -125,7 +125,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
     def gradients(
         self, batch: Batch, require_finite: Callable[[Sequence[float]], None]
     ) -> tuple[list[float], int]:
-        """In parts if the batch does not fit, or is not meant to, at a time."""
+        """In parts if the batch does not fit, or is not meant to, at a time. The loss is noted for a case of
+        the batch; its gradients are those of the sum, if it is one."""
 
         def compute(at_a_time: int | None) -> tuple[list[float], int]:
             self.optimizer.zero_grad()
@@ -146,7 +147,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
             )
             return [float(value)], len(batch.cases)
 
-        return self.fitting.run(len(batch.items), compute)
+        losses, n_cases = self.fitting.run(len(batch.items), compute)
+        return [loss / n_cases if self.config.loss.is_sum else loss for loss in losses], n_cases
 
     def _embed(
         self, items: NDArray[np.int64], precision: Precision, described: bool = True

@@ -22,6 +22,11 @@ class BinaryLoss(ScoreLoss):
     reduction: Reduction = "sum"
     """Over the cases of a batch."""
 
+    @property
+    def is_sum(self) -> bool:
+        """As given."""
+        return self.reduction == "sum"
+
     def of(
         self,
         scores: Float[Tensor, " i"],

@@ -24,6 +24,11 @@ class ChoiceLoss(ScoreLoss):
     reduction: Reduction = "sum"
     """Over the questions of a batch."""
 
+    @property
+    def is_sum(self) -> bool:
+        """As given."""
+        return self.reduction == "sum"
+
     def of(
         self,
         scores: Float[Tensor, " i"],

@@ -39,6 +39,11 @@ class GraphTextLoss(Kind, ABC):
     n_classes: ClassVar[int | None] = None
     """How many classes a classification must have; None for any number."""
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether it grows with the batch, so that what is noted of it is divided by the number of cases."""
+        return False
+
 
 GRAPH_TEXT_LOSSES = Category("graph-text loss", GraphTextLoss, "permafrost.stages.finetune.losses")
 GraphTextLossConfig = Annotated[GraphTextLoss, GRAPH_TEXT_LOSSES.field()]

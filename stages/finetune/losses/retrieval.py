@@ -40,6 +40,11 @@ class RetrievalLoss(VectorLoss):
     both branches, without bias. It begins as the identity, so that the ranking begins as it is without."""
 
     @property
+    def is_sum(self) -> bool:
+        """As given."""
+        return self.reduction == "sum"
+
+    @property
     def pairs_across(self) -> bool:
         """As given."""
         return self.branches == "across"

@@ -183,3 +183,22 @@ def test_a_checkpoint_is_of_one_kind_of_device_and_of_everything_that_is_read(pa
         fewer = replace(features, **{name: RandomRows(features.texts.width, 8)})
         found.append(identity_of(config, replace(data, features=fewer), "cpu"))
     assert len({own, *found}) == 1 + len(found)
+
+
+@pytest.mark.parametrize("at_a_time", [None, 2])
+def test_the_loss_that_is_noted_is_of_a_case(pair: Pairs, at_a_time: int | None) -> None:
+    """Batches of 5, 5 and 2 cases: a mean of sums weighed by sizes would be of none of them."""
+    data = data_of(pairs(), pair("bert").backbone)
+    model = {**GT2VEC, **WITHOUT_DROPOUT, "description": "none"}
+    # So slow that the loss of every batch is that of the first weights.
+    optim = {"batch_size": 5, "lr": 1e-12, "at_a_time": at_a_time, "max_epochs": 1}
+    loss = {"kind": "binary"}
+    config = config_of(data.corpus, model, optim=optim, loss=loss)
+    trained = trainee(config, data)
+    trained.model.train()
+    with torch.no_grad():
+        sums = [float(trained.loss(batch)[0]) for batch in trained.batches(1)]
+    (epoch,) = fit(config, data).history
+    assert epoch.train_loss == pytest.approx(sum(sums) / 12, rel=1e-5)
+    means = config_of(data.corpus, model, optim=optim, loss={**loss, "reduction": "mean"})
+    assert fit(means, data).history[0].train_loss == pytest.approx(sum(sums) / 12, rel=1e-5)
