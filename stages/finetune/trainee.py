@@ -6,7 +6,7 @@ Axes: c cases, i items, d width of an embedding.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,12 +29,14 @@ from permafrost.stages.finetune.search import (
     searched,
     some_documents,
 )
+from permafrost.stages.finetune.ties import chosen
 from permafrost.stages.fit.optim import limits_of
 from permafrost.stages.fit.trainer import Plan, Trainee, shuffled_batches
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
 
+S = TypeVar("S", np.float64, np.int64)
 SCORED_AT_A_TIME = 64
 """Items per batch in evaluation, at most."""
 
@@ -300,7 +302,16 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         if self.data.corpus.task == "classification":
             probabilities = 1 / (1 + np.exp(-scores))
             return (scores > 0).astype(np.int64), probabilities
-        return np.array([int(np.argmax(s)) for s in _split(scores, cases.items)]), None
+        of_items = texts_of(self.data.corpus, batch.items)[cases.items.data]
+        found = [
+            chosen(
+                some, [str(self.data.corpus.digests[t]) for t in texts.tolist()], self.config.seed
+            )
+            for some, texts in zip(
+                _split(scores, cases.items), _split(of_items, cases.items), strict=True
+            )
+        ]
+        return np.array(found), None
 
     def state(self) -> dict[str, Any]:
         """Distances so far, and how many items fit in memory."""
@@ -353,5 +364,5 @@ def _labelled(config: FinetuneConfig, cases: Cases, split: str) -> Cases:
     return Cases(Ragged(mixed.ravel(), cases.items.offsets), cases.labels)
 
 
-def _split(values: NDArray[np.float64], cases: Ragged) -> list[NDArray[np.float64]]:
+def _split(values: NDArray[S], cases: Ragged) -> list[NDArray[S]]:
     return np.split(values, cases.offsets[1:-1])

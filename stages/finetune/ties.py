@@ -1,0 +1,34 @@
+"""The choice with the highest score, where several may have it.
+
+A model may not be able to tell choices apart: one that reads graphs alone, where two choices have equal
+graphs. The lowest position must not win then, as in many sets of questions positions are not balanced.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+TIED_ULPS = 16
+"""Scores tie if they differ by no more than this many units in the last place of float32, of the highest
+score or of 1, whichever is larger: equal graphs at other rows of a batch differ by rounding (a few units)."""
+
+
+def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int) -> int:
+    """The choice with the highest score; of several that tie, the one with the lowest hash of seed and text,
+    so that each is as likely, wherever it stands.
+
+    Args:
+        scores: of a question's choices, computed in float32.
+        digests: of their texts.
+        seed: of the training.
+    """
+    highest = float(scores.max())
+    slack = TIED_ULPS * float(np.finfo(np.float32).eps) * max(abs(highest), 1.0)
+    tied = np.flatnonzero(scores >= highest - slack).tolist()
+    if len(tied) == 1:
+        return tied[0]
+    return min(
+        tied, key=lambda choice: hashlib.sha256(f"{seed} {digests[choice]}".encode()).digest()
+    )

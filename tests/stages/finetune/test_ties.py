@@ -1,0 +1,64 @@
+"""Choices that a model cannot tell apart are not chosen by their position."""
+
+import numpy as np
+
+from permafrost.stages.finetune.ties import chosen
+from permafrost.stages.finetune.trainee import as_batch
+from permafrost.stages.graphs.assembling import Case, Item, assemble
+from permafrost.stages.graphs.collecting import GraphCollector
+from tests.stages.finetune.graph_text_fits import Pairs, trainee
+from tests.stages.finetune.tiny_graphs import RELATIONS, config_of, data_of
+
+
+def test_the_highest_score_wins_and_each_of_several_as_often() -> None:
+    names = [[f"{n} {at}" for at in range(4)] for n in range(2000)]
+    assert all(chosen(np.array([0.1, 0.3, 0.2, 0.0]), own, 0) == 1 for own in names)
+    scores = np.array([0.5, 0.25, 0.5, 0.5])
+    found = np.bincount([chosen(scores, own, 0) for own in names], minlength=4)
+    assert found[1] == 0
+    assert np.abs(found[[0, 2, 3]] - 2000 / 3).max() < 5 * np.sqrt(2000 * 2 / 9)
+    moved = [own[::-1] for own in names]
+    for own, back in zip(names[:50], moved, strict=False):
+        assert own[chosen(scores, own, 0)] == back[chosen(scores[::-1], back, 0)], "by the text"
+    assert any(chosen(scores, own, 0) != chosen(scores, own, 1) for own in names), "by the seed"
+
+
+def test_scores_tie_to_rounding() -> None:
+    """A few units in the last place of float32, as one graph has at two rows of a batch."""
+    one = np.float32(3.7)
+    above = np.nextafter(one, np.float32(9))
+    near = np.array([one, above], np.float64)
+    far = np.array([one, one * np.float32(1.00001)], np.float64)
+    names = [[f"{n} a", f"{n} b"] for n in range(64)]
+    assert {chosen(near, own, 0) for own in names} == {0, 1}
+    assert {chosen(far, own, 0) for own in names} == {1}
+    tiny = np.array([1e-9, -1e-9])
+    assert {chosen(tiny, own, 0) for own in names} == {0, 1}, "around 0 of what sums to it"
+
+
+def test_answers_by_graphs_alone_do_not_depend_on_the_order_of_choices(pair: Pairs) -> None:
+    """All choices of a question have equal graphs: of one text whichever has the lowest hash."""
+    found: list[list[str]] = []
+    for step in (1, -1):
+        graphs, cases = GraphCollector(len(RELATIONS)), list[Case]()
+        for n in range(24):
+            items = [
+                Item(f"the {n} was {word}", graphs.add(["cup", "snow"], [(0, 0, 1)]))
+                for word in ("under", "never", "and")[::step]
+            ]
+            cases.append(Case(("train", "dev", "test")[n % 3], tuple(items), 0))
+        cases.sort(key=lambda case: ("train", "dev", "test").index(case.split))
+        corpus = assemble("multiple_choice", cases, graphs, RELATIONS)
+        data = data_of(corpus, pair("bert").backbone)
+        trained = trainee(config_of(corpus, {"kind": "gnn_only"}), data)
+        trained.model.eval()
+        batch = as_batch(data.cases("test"))
+        answers, _ = trained.answers(trained.embeddings(batch.items).z, batch)
+        assert len({*answers.tolist()}) > 1
+        rows = [
+            int(batch.cases.items[case][answer]) for case, answer in enumerate(answers.tolist())
+        ]
+        items = batch.items[rows]
+        texts = corpus.items.column("text").to_numpy()[items]
+        found.append([corpus.texts[int(t)] for t in texts])
+    assert found[0] == found[1]
