@@ -51,7 +51,9 @@ class FinetuneOptim(BaseModel):
     """A larger gradient norm is clipped to this; None for no clipping."""
     at_a_time: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Items that are computed at a time, with the gradients of the whole batch: the others wait as embeddings
-    only, so in-batch losses see all of them. None: the whole batch, until one does not fit in memory."""
+    only, so in-batch losses see all of them. Not so with `norm: batch` in the graph encoder, whose statistics
+    are of a part, and with dropout, which draws otherwise for parts than for the whole. None: the whole
+    batch, until one does not fit in memory."""
     precision: Precision = "float32"
     """Of matrix products in training and its evaluations on dev (autocast), where the backbone itself is in
     float32. Scores and embeddings of the trained model are computed in float32. `bfloat16` is slower than

@@ -1,4 +1,4 @@
-"""The code of a node's relevance for the query, as in QA-GNN's released code."""
+"""The code of a node's relevance for the query, after QA-GNN's released code."""
 
 import torch
 from jaxtyping import Float
@@ -14,8 +14,9 @@ from permafrost.storage.errors import InputError
 class RelevanceCode(nn.Module):
     """GELU(W sin(1.1^j score) + b), with j below half the hidden width.
 
-    A score is counted from that of the graph's query node and in units of the mean distance from it. The sign
-    is QA-GNN's: what is less relevant than the query node is above 0.
+    A score is counted from that of the graph's query node and in units of the mean distance from it, what is
+    less relevant than the query node above 0, as in QA-GNN. There the query node has a score of its own, that
+    of the text alone; ours are not scored and have 0, so that distances are the scores with the other sign.
     """
 
     def __init__(self, hidden: int, draw: torch.Generator) -> None:

@@ -55,7 +55,8 @@ class RelationalAttention(GraphEncoder):
     codes: Literal["learned", "one_hot"] = "learned"
     """How f_r reads relations and types: as learned vectors, or as 0 and 1 as in QA-GNN."""
     relevance: Literal["none", "score"] = "none"
-    """`score`: u has a code of the node's relevance for the query besides its type, as in QA-GNN."""
+    """`score`: u has a code of the node's relevance for the query besides its type, as in QA-GNN, but counted
+    from 0, not from a score of the query alone."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> RelationalAttention:
