@@ -4,7 +4,7 @@ Source: BEIR, as pytrec_eval computes it: gain is the grade, none for one below 
 log2(rank + 1), and a query without a relevant document is not counted. Axes: q queries, d documents.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,11 @@ from permafrost.stages.finetune.cases import relevant_grades
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 
 DEPTH = 10
+_AT_A_TIME = 64
+"""Queries of one product."""
+_DECIMALS = 12
+"""Of similarities that are compared, in float64: those of equal documents differ by rounding, as a product
+computes some columns otherwise than others."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ def searched(
     documents: NDArray[np.int64],
     embed: Callable[[NDArray[np.int64]], Tensor],
 ) -> dict[str, list[Search]]:
-    """What queries of some splits find among documents; equal similarities keep the documents' order.
+    """What queries of some splits find among documents; equal similarities, to 12 decimals, keep the
+    documents' order.
 
     Args:
         corpus: a retrieval.
@@ -87,9 +93,10 @@ def _of_split(
     relevant = relevant_grades(corpus, split)
     queries = np.array(list(relevant), np.int64)
     found: list[Search] = []
-    for query, vector in zip(queries.tolist(), _units(embed(queries)), strict=True):
-        cosines = units @ vector
-        best = np.argsort(-cosines, kind="stable")[:DEPTH]
+    for query, cosines in zip(
+        queries.tolist(), _cosines(_units(embed(queries)), units), strict=True
+    ):
+        best = _ranked(cosines)[:DEPTH]
         own = relevant[query]
         found.append(
             Search(
@@ -101,6 +108,19 @@ def _of_split(
             )
         )
     return found
+
+
+def _ranked(cosines: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The documents, best first; equal similarities keep their order."""
+    return np.argsort(-cosines.round(_DECIMALS), kind="stable")
+
+
+def _cosines(
+    queries: NDArray[np.float64], documents: NDArray[np.float64]
+) -> Iterator[NDArray[np.float64]]:
+    """Those of each query with all documents `[n_documents]`, some queries by one product."""
+    for start in range(0, len(queries), _AT_A_TIME):
+        yield from queries[start : start + _AT_A_TIME] @ documents.T
 
 
 def _units(embeddings: Tensor) -> NDArray[np.float64]:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from permafrost.stages.finetune.cases import relevant_grades
 from permafrost.stages.finetune.search import (
+    _cosines,
+    _ranked,
     all_documents,
     ndcg_at_10,
     searched,
@@ -66,6 +68,32 @@ def test_a_document_graded_below_zero_counts_as_one_that_nobody_judged() -> None
     scores = [score(base), score(both)]
     assert scores[0] == scores[1]
     assert 0 < scores[0] < 1
+
+
+def test_equal_documents_keep_their_order_wherever_they_stand() -> None:
+    """A product computes its last columns otherwise, so that their cosines differ in the end."""
+    draw, differ = np.random.default_rng(0), False
+    for n in range(2, 80):
+        units = draw.standard_normal((n, 130))
+        units[[n // 2, n - 1]] = units[0]
+        units /= np.linalg.norm(units, axis=1, keepdims=True)
+        for cosines in _cosines(draw.standard_normal((5, 130)), units):
+            order = _ranked(cosines).tolist()
+            same = [at for at in order if at in {0, n // 2, n - 1}]
+            assert same == sorted({0, n // 2, n - 1})
+            differ |= len({*cosines[same]}) > 1
+    assert differ, "or there was nothing to settle"
+
+
+@pytest.mark.parametrize("n_queries", [1, 63, 64, 65, 130])
+def test_queries_are_ranked_in_blocks_as_one_by_one(n_queries: int) -> None:
+    draw = np.random.default_rng(n_queries)
+    documents, queries = draw.standard_normal((301, 33)), draw.standard_normal((n_queries, 33))
+    units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, documents)]
+    found = list(_cosines(*units))
+    assert len(found) == n_queries
+    for one, query in zip(found, units[0], strict=True):
+        np.testing.assert_allclose(one, units[1] @ query, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("n_more", [-1, 0, 1, 2, 100])
