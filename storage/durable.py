@@ -12,7 +12,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from permafrost.storage.disk_errors import disk_errors_named, require_damage
 from permafrost.storage.disk_use import files_under
@@ -147,16 +147,27 @@ def write_durably(path: Path, content: bytes) -> None:
     Raises:
         DiskFullError: there is no room; `path` is unchanged.
     """
-    _write_draft(path, content, publish)
+    _write_draft(path, lambda file: file.write(content), publish)
 
 
-def _write_draft(path: Path, content: bytes, publishing: Callable[[Path, Path], T]) -> T:
+def stream_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """As `write_durably` of what `write` puts into a new file, for content that is large to hold at once.
+
+    Raises:
+        DiskFullError: there is no room; `path` is unchanged.
+    """
+    _write_draft(path, write, publish)
+
+
+def _write_draft(
+    path: Path, write: Callable[[BinaryIO], object], publishing: Callable[[Path, Path], T]
+) -> T:
     with disk_errors_named(path):
         make_folder(path.parent)
         draft = draft_path(path)
         try:
             with draft.open("wb") as file:
-                file.write(content)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             return publishing(draft, path)
@@ -224,7 +235,7 @@ def create_durably(path: Path, content: bytes) -> bool:
     """
     replica = replica_of(path)
     if replica is None:
-        return _write_draft(path, content, _publish_new)
+        return _write_draft(path, lambda file: file.write(content), _publish_new)
     make_folder(path.parent)
     draft = draft_path(path)
     try:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from permafrost.stages.fit.checkpoint import Checkpoint
 
 CHECKPOINT_EVERY_S = 15.0
-"""Work that a killed fit loses, at most, beyond the epoch it was in (the step, if it saves between steps)."""
+"""Work that a killed fit loses, at most, beyond the epoch it was in (the step, if it saves between steps); of
+large ones that take long to write, 20 times as long as a write takes."""
 
 
 def checkpoint_file(node: Node, context: RunContext) -> Path:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 import torch
@@ -14,13 +14,36 @@ import torch
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.data import FitData
 from permafrost.stages.fit.trainer import Trainer
-from permafrost.storage.durable import write_durably
+from permafrost.storage.durable import stream_durably
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
 
 _CHECKSUM = hashlib.sha256().digest_size
 """Bytes of the checksum before the content."""
+_SHARE = 20.0
+"""A training computes at least this many times as long as a checkpoint takes to be written."""
+
+
+class _Hashing(io.RawIOBase):
+    """Writes to a file, and hashes what it writes: neither the content nor its copy is held in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self._hash = file, hashlib.sha256()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """All of it."""
+        self._hash.update(data)
+        return self._file.write(data)
+
+    def digest(self) -> bytes:
+        """Of everything that was written."""
+        return self._hash.digest()
 
 
 @dataclass(frozen=True)
@@ -30,7 +53,8 @@ class Checkpoint:
     path: Path
     identity: str
     every_s: float = 0.0
-    """Minimum seconds between two writes."""
+    """Minimum seconds between two writes, of which large ones have longer ones: `_SHARE` times what the last
+    one took. 0 for a write each time."""
     after: Literal["epochs", "steps"] = "epochs"
     """When it may be written; `steps` for those that take so long that an epoch is too much to lose."""
 
@@ -40,10 +64,15 @@ class Checkpoint:
         Raises:
             DiskFullError: there is no room; the file is unchanged.
         """
-        file = io.BytesIO()
-        torch.save({"identity": self.identity, **content}, file)
-        whole = file.getvalue()
-        write_durably(self.path, hashlib.sha256(whole).digest() + whole)
+
+        def write(file: BinaryIO) -> None:
+            file.write(bytes(_CHECKSUM))
+            hashing = _Hashing(file)
+            torch.save({"identity": self.identity, **content}, cast(BinaryIO, hashing))
+            file.seek(0)
+            file.write(hashing.digest())
+
+        stream_durably(self.path, write)
 
     def load(self) -> dict[str, Any] | None:
         """What was saved; None if there is no file, or it belongs to a fit with another config or other data.
@@ -81,13 +110,15 @@ def train_resumably(
         return
     if (saved := checkpoint.load()) is not None:
         trainer.load_state_dict(saved)
-    last_saved = time.monotonic()
+    last_saved, wait_s = time.monotonic(), checkpoint.every_s
 
     def save() -> None:
-        nonlocal last_saved
-        if time.monotonic() - last_saved >= checkpoint.every_s:
+        nonlocal last_saved, wait_s
+        if (begun := time.monotonic()) - last_saved >= wait_s:
             checkpoint.save(trainer.state_dict())
             last_saved = time.monotonic()
+            if checkpoint.every_s:
+                wait_s = max(checkpoint.every_s, _SHARE * (last_saved - begun))
 
     if checkpoint.after == "steps":
         trainer.run(progress, save, save)

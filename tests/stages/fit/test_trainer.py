@@ -1,6 +1,7 @@
 """The training loop, on models small enough to follow by hand."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
@@ -187,6 +188,47 @@ def test_a_checkpoint_is_written_after_epochs_or_after_steps_too(
     over = Trainer(Planted([[0.9]], n_steps=3), Plan(2, 3))
     train_resumably(over, SilentProgress(), file)
     assert (over.history, over.log, over.best) == (whole.history, whole.log, whole.best)
+
+
+def test_checkpoints_that_take_long_are_written_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of 3 s, every 15 s at least: the next one comes after 60 s. Each step takes 10 s."""
+    clock, written = [0.0], list[float]()
+
+    class Slow(Checkpoint):
+        def save(self, content: Mapping[str, object]) -> None:
+            written.append(clock[0])
+            clock[0] += 3
+
+    class Ticking(SilentProgress):
+        def advance(self, amount: int | float, note: str = "") -> None:
+            clock[0] += 10 * bool(note)
+
+    monkeypatch.setattr("permafrost.stages.fit.checkpoint.time.monotonic", lambda: clock[0])
+    trainer = Trainer(Planted([[0.5]] * 5, n_steps=6), Plan(5, 6))
+    train_resumably(trainer, Ticking(), Slow(tmp_path / "fit.pt", "one", 15.0, "steps"))
+    assert written[0] == 20
+    assert np.diff(written).tolist() == [63.0] * (len(written) - 1)
+    written.clear()
+    trainer = Trainer(Planted([[0.5]], n_steps=6), Plan(1, 6))
+    train_resumably(trainer, Ticking(), Slow(tmp_path / "fit.pt", "one", 0.0, "steps"))
+    assert len(written) == 6, "each time, if asked for"
+
+
+def test_a_checkpoint_is_written_without_holding_it_in_memory(tmp_path: Path) -> None:
+    file, weights = (
+        Checkpoint(tmp_path / "fit.pt", "one"),
+        torch.arange(4 << 20, dtype=torch.float32),
+    )
+    tracemalloc.start()
+    file.save({"weights": weights})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < weights.nbytes // 4
+    saved = file.load()
+    assert saved is not None
+    assert torch.equal(saved["weights"], weights)
 
 
 class StoppedError(Exception):
