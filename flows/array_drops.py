@@ -12,6 +12,7 @@ from permafrost.flows.history import histories
 from permafrost.flows.pins import pinned_runs
 from permafrost.flows.runs import latest_runs, unfinished_runs
 from permafrost.flows.sharing import chosen_store
+from permafrost.storage.adapted_stores import STORE, names_of_store
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, StoreBusyError
 from permafrost.storage.features.dropping import ArrayDrop, arrays_to_drop, drop_arrays
@@ -150,7 +151,15 @@ def drop_planned(
 
 def _readers(home: Path, store: FeatureStore) -> list[Reader]:
     """Runs that read the store, those that are going on first."""
-    going_on = [r for r in under_way(histories(home)) if store.store_id in r.stores]
+    artifacts = ArtifactStore(home)
+    names_in_keys = names_of_store(artifacts, store.store_id)
+    adapted = {f"{STORE}/{name}" for name in names_in_keys}
+
+    def reads(refs: Iterable[str], stores: Iterable[str]) -> bool:
+        # A run that trains the backbone of a store does not know its id when it begins.
+        return store.store_id in stores or not adapted.isdisjoint(refs)
+
+    going_on = [r for r in under_way(histories(home)) if reads(r.refs, r.stores)]
     found = [
         Reader(r.name, "running" if r.state == "running" else "unfinished", None) for r in going_on
     ]
@@ -158,32 +167,36 @@ def _readers(home: Path, store: FeatureStore) -> list[Reader]:
     found += [
         Reader(record.experiment, "unfinished", None)
         for record in unfinished_runs(home)
-        if store.store_id in record.stores and record.experiment not in names
+        if reads(record.artifacts, record.stores) and record.experiment not in names
     ]
-    artifacts = ArtifactStore(home)
     found += [
-        Reader(run.name, "pinned", _read(artifacts, store, run.refs))
+        Reader(run.name, "pinned", _read(artifacts, names_in_keys, run.refs))
         for run in pinned_runs(home)
-        if store.store_id in run.stores
+        if reads(run.refs, run.stores)
     ]
     return found + [
-        Reader(record.experiment, "latest", _read(artifacts, store, record.artifacts))
+        Reader(record.experiment, "latest", _read(artifacts, names_in_keys, record.artifacts))
         for record in latest_runs(home)
-        if store.store_id in record.stores
+        if reads(record.artifacts, record.stores)
     ]
 
 
 def _read(
-    artifacts: ArtifactStore, store: FeatureStore, refs: Iterable[str]
+    artifacts: ArtifactStore, names: frozenset[str], refs: Iterable[str]
 ) -> frozenset[str] | None:
-    """Arrays of the store that these artifacts extracted or read; None if one of them cannot tell."""
-    found, prefix = set[str](), f"{FEATURES}{store.store_id}/"
+    """Arrays of the store of these names that artifacts extracted or read; None if one cannot tell."""
+    found, adapted = set[str](), {f"{STORE}/{name}" for name in names}
     for ref in refs:
         try:
             spec = artifacts.manifest(parse_ref(ref)).spec
         except (CorruptDataError, NotFoundError):
             return None
-        found.update(i.removeprefix(prefix) for i in spec.inputs if i.startswith(prefix))
-        if spec.stage == EXTRACT and digest(spec.config.get("store")) == store.store_id:
+        for name in spec.inputs:
+            store, _, array = name.removeprefix(FEATURES).partition("/")
+            if name.startswith(FEATURES) and store in names:
+                found.add(array)
+        if spec.stage != EXTRACT:
+            continue
+        if digest(spec.config.get("store")) in names or not adapted.isdisjoint(spec.inputs):
             found.update(spec.config.get("arrays", ()))
     return frozenset(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from permafrost.flows.history import History, Run, find_run, histories, history_problems, names_run
-from permafrost.flows.last_use import Uses, last_uses
+from permafrost.flows.last_use import Uses, last_uses, made_from
 from permafrost.flows.limits import Limits
 from permafrost.flows.pins import pin_problems, pinned_runs
 from permafrost.flows.runs import latest_runs, run_files, run_problems, unfinished_runs
@@ -277,7 +277,7 @@ def _dependents_first(manifests: Sequence[Manifest]) -> list[Manifest]:
                 inputs_first[str(one.ref)] = one
                 continue
             waiting.append((one, True))
-            waiting += [(known[name], False) for name in one.spec.inputs if name in known]
+            waiting += [(known[name], False) for name in made_from(one) if name in known]
     return list(inputs_first.values())[::-1]
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from permafrost.flows.history import Run
-from permafrost.storage.artifacts import Manifest
+from permafrost.storage.adapted_stores import STORE, adapted_store
+from permafrost.storage.artifacts import ArtifactStore, Manifest
 from permafrost.storage.disk_use import files_under
+from permafrost.storage.errors import CorruptDataError
 
 _LOCK = "writer.lock"
 
@@ -73,11 +75,29 @@ def last_uses(home: Path, runs: Iterable[Run], dependents_first: Sequence[Manife
                 found[name].time = max(found[name].time, ended)
     for manifest in dependents_first:
         used = found[str(manifest.ref)].time
-        for name in manifest.spec.inputs:
-            name = "/".join(name.split("/")[:2])
+        for name in (*made_from(manifest), *_named_by(home, manifest)):
             if name in found:
                 found[name].time = max(found[name].time, used)
     return Uses(dict(found), total)
+
+
+def made_from(manifest: Manifest) -> list[str]:
+    """`<stage>/<key>` or `features/<store>` of each input; of features of an adapted backbone, too, of what
+    says which store that is."""
+    names = ["/".join(name.split("/")[:2]) for name in manifest.spec.inputs]
+    stores = (n.removeprefix("features/") for n in names if n.startswith("features/"))
+    return [*names, *(f"{STORE}/{store}" for store in stores)]
+
+
+def _named_by(home: Path, manifest: Manifest) -> list[str]:
+    """The feature store that an artifact of stage `store` names; as old as that while it is damaged."""
+    if manifest.ref.stage != STORE:
+        return []
+    try:
+        known = adapted_store(ArtifactStore(home), manifest.ref.key)
+    except (CorruptDataError, OSError):
+        return []
+    return [] if known is None else [f"features/{known.identity.store_id}"]
 
 
 def _seconds(run: Run) -> float:

@@ -50,6 +50,17 @@ def adapted_store(artifacts: ArtifactStore, name: str) -> AdaptedStore | None:
     return load_adapted_store(artifacts.open(ref))
 
 
+def names_of_store(artifacts: ArtifactStore, store_id: str) -> frozenset[str]:
+    """What keys of a home call a store: its id, and names that one of an adapted backbone had before.
+
+    Raises:
+        CorruptDataError: an artifact that says which store it is is damaged.
+    """
+    adapted = {ref.key: adapted_store(artifacts, ref.key) for ref in artifacts.refs(STORE)}
+    same = (k for k, known in adapted.items() if known and known.identity.store_id == store_id)
+    return frozenset({store_id, *same})
+
+
 def load_adapted_store(folder: Path) -> AdaptedStore:
     """The record in the folder of an artifact.
 

@@ -1,6 +1,7 @@
 """An adapted backbone is a backbone like any other: extracted, cached, read, checked and explained."""
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from scipy.stats import spearmanr
 
 import permafrost
+from permafrost.flows.array_drops import drop_planned, plan_drop
 from permafrost.flows.earlier import Earlier
 from permafrost.flows.explaining import Explainer
 from permafrost.flows.garbage import collect
+from permafrost.flows.limits import Limits
 from permafrost.flows.nodes.adapting import Adapt
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.reasons import UNKNOWN_STORE
@@ -20,10 +23,12 @@ from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactStore
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.progress import SilentProgress
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
+from tests.flows.run_records import begun
 from tests.flows.test_cli import Cli
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import task, write_task
@@ -277,6 +282,54 @@ def test_another_training_is_another_backbone(ran: Ran, tmp_path: Path, data: Pa
     explainer = Explainer(Earlier(artifacts), lambda ref: None)
     told = explainer.why(made.spec, made.origins, before=artifacts.manifest(made.ref))
     assert told.headline == ("because its features changed: LoRA: optim.backbone_lr 0.05 -> 0.02")
+
+
+def test_arrays_of_it_are_dropped_only_where_no_run_reads_them(ran: Ran, tmp_path: Path) -> None:
+    _, home, _ = ran
+    copy = tmp_path / "home"
+    shutil.copytree(home, copy)
+    _, (store,) = stores_of(copy)
+    permafrost.open(copy).pin("adapted@1")
+    silent = SilentProgress()
+
+    def readers() -> list[tuple[str, str]]:
+        found = plan_drop(copy, store.store_id, ["hidden/2"]).readers
+        return [(reader.what, reader.name) for reader in found]
+
+    assert readers() == [("pinned", "adapted@1"), ("latest", "adapted")]
+    with pytest.raises(InputError, match="adapted@1 reads hidden/2"):
+        drop_planned(plan_drop(copy, store.store_id, ["hidden/2"]), "unused", silent)
+    # One that has begun before the backbone was trained, when no store had an id.
+    refs = [str(m.ref) for m in ArtifactStore(copy).all()]
+    begun(copy, "now", refs)
+    assert readers()[0] == ("running", "now@1")
+    with pytest.raises(StoreBusyError, match="now@1 is going on and reads hidden/2"):
+        drop_planned(plan_drop(copy, store.store_id, ["hidden/2"]), "used", silent)
+    assert "hidden/2" in store.arrays()
+
+
+def test_it_is_as_young_as_what_was_made_from_it(ran: Ran, tmp_path: Path) -> None:
+    _, home, _ = ran
+    copy = tmp_path / "home"
+    shutil.copytree(home, copy)
+    shutil.rmtree(copy / "runs")
+    _, (store,) = stores_of(copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (1000, 1000))
+    fits = ArtifactStore(copy).all("fit")
+    (fit,) = [
+        m.ref
+        for m in fits
+        if any(i.startswith("features/") for i in m.spec.inputs)
+        and not any(
+            i.startswith(f"features/{s.store_id}/") for s in all_stores(copy) for i in m.spec.inputs
+        )
+    ]
+    os.utime(ArtifactStore(copy).folder(fit) / "artifact.json", (5000, 5000))
+    uses = collect(copy, [], limits=Limits(older_than_s=0)).uses
+    assert uses is not None
+    assert uses.time(f"features/{store.store_id}") == 5000
+    assert {uses.time(str(r)) for r in ArtifactStore(copy).refs("adapt")} == {5000}
 
 
 def test_garbage_is_what_no_run_reaches(ran: Ran, tmp_path: Path) -> None:
