@@ -210,8 +210,7 @@ def _found(home: Path, asked: Asked) -> Garbage:
     of_runs = [p for _, p in (*history_problems(history.values()), *pin_problems(home))]
     for problem in (*of_records, *of_runs):
         raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
-    # In this order: a run that ends meanwhile is found by what it leaves last, or by what it wrote before. Of
-    # each experiment one unfinished run is recorded, and several may be under way.
+    # In this order: a run that ends meanwhile is found by what it leaves last, or by what it wrote before.
     going_on = under_way(history)
     runs = [*unfinished_runs(home), *latest_runs(home)]
     kept_runs = [*pinned_runs(home), *going_on]

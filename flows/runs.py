@@ -1,20 +1,25 @@
 """Which artifacts the latest run of each experiment used: the roots of garbage collection."""
 
 import contextlib
+import datetime
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.drafts import RUNNING_S
 from permafrost.storage.durable import is_there, remove, remove_tree, rewrite
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import store_folder
-from permafrost.storage.keys import KEY_LENGTH
+from permafrost.storage.keys import KEY_LENGTH, digest
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
+_REPORT = "report/"
+_UNFINISHED = "unfinished"
 _REF = re.compile(rf"[^/]+/[0-9a-f]{{{KEY_LENGTH}}}")
 
 
@@ -46,27 +51,63 @@ def write_run(home: Path, record: RunRecord) -> None:
     rewrite(run_path(home, record.experiment), sealed_bytes(record.model_dump(mode="json")))
 
 
-def unfinished_path(home: Path, experiment: str) -> Path:
-    """Where the record of a run lies that has not finished."""
-    return home / "runs" / "unfinished" / f"{experiment}.json"
+def unfinished_path(home: Path, record: RunRecord) -> Path:
+    """Where the record of a run lies that has not finished: one for all that use the same."""
+    used = digest([sorted(record.artifacts), sorted(record.stores)])
+    return home / "runs" / _UNFINISHED / f"{record.experiment}@{used[:16]}.json"
+
+
+def unfinished_files(home: Path) -> list[Path]:
+    """The records of runs that have not finished; those of earlier versions are called as the experiment."""
+    return sorted(home.glob(f"runs/{_UNFINISHED}/*.json"))
 
 
 def gaps_folder(home: Path, experiment: str) -> Path:
     """Where a run that did not finish leaves a report of what there is."""
-    return home / "runs" / "unfinished" / experiment
+    return home / "runs" / _UNFINISHED / experiment
 
 
 def begin_run(home: Path, record: RunRecord) -> None:
     """Record what a run will use before anything of it is made, so that `gc` keeps it whatever happens."""
-    path = unfinished_path(home, record.experiment)
-    rewrite(path, sealed_bytes(record.model_dump(mode="json")))
+    rewrite(unfinished_path(home, record), sealed_bytes(record.model_dump(mode="json")))
 
 
 def end_run(home: Path, record: RunRecord) -> None:
-    """The run has finished: its record is the experiment's, and what an unfinished run left is removed."""
+    """The run has finished: its record is the experiment's.
+
+    Records of unfinished runs of the experiment are removed that keep nothing else from `gc` than this run
+    does, reports apart, and those of runs that began more than 30 days ago.
+    """
     write_run(home, record)
-    remove(unfinished_path(home, record.experiment))
+    for path in unfinished_files(home):
+        if _experiment_of(path) == record.experiment and _is_settled(path, record):
+            remove(path)
     remove_gaps(home, record.experiment)
+
+
+def _experiment_of(path: Path) -> str:
+    """Whose unfinished run it records; no experiment has an @ in its name."""
+    return path.stem.partition("@")[0]
+
+
+def _is_settled(path: Path, by: RunRecord) -> bool:
+    """Whether nobody needs the record of an unfinished run once another has finished; nor a damaged one."""
+    try:
+        left = read_run(path)
+    except FileNotFoundError:
+        return False  # another run has removed it
+    except CorruptDataError:
+        return True
+    used = {ref for ref in left.artifacts if not ref.startswith(_REPORT)}
+    return _is_old(left) or (used.issubset(by.artifacts) and set(left.stores).issubset(by.stores))
+
+
+def _is_old(record: RunRecord) -> bool:
+    try:
+        began = datetime.datetime.fromisoformat(record.finished).timestamp()
+    except ValueError:
+        return False
+    return time.time() - began > RUNNING_S
 
 
 def remove_gaps(home: Path, experiment: str) -> None:
@@ -93,7 +134,8 @@ def read_run(path: Path) -> RunRecord:
     except (CorruptDataError, ValidationError) as error:
         what = error if isinstance(error, CorruptDataError) else f"{path} is damaged"
         raise CorruptDataError(f"{what}; {advice}") from error
-    if record.experiment != path.stem:
+    is_latest = path.parent.name != _UNFINISHED
+    if record.experiment != (path.stem if is_latest else _experiment_of(path)):
         raise CorruptDataError(f"{path} is the record of {record.experiment!r}; {advice}")
     return record
 
@@ -113,7 +155,10 @@ def unfinished_runs(home: Path) -> Iterator[RunRecord]:
     Raises:
         CorruptDataError: a record is damaged.
     """
-    return (read_run(path) for path in sorted(home.glob("runs/unfinished/*.json")))
+    for path in unfinished_files(home):
+        # A run that ends meanwhile removes its own.
+        with contextlib.suppress(FileNotFoundError):
+            yield read_run(path)
 
 
 def run_problems(home: Path, path: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """What a run with failures says and leaves."""
 
+import datetime
 import errno
 import os
 import shutil
@@ -65,6 +66,46 @@ def test_a_run_is_a_root_of_garbage_collection_from_its_beginning_to_its_end(
     assert list(unfinished_runs(tmp_path)) == []
     assert [p.name for p in run_files(tmp_path)] == ["x.json"]
     assert not gaps_folder(tmp_path, "x").exists()
+
+
+def unfinished(home: Path) -> list[tuple[str, ...]]:
+    return sorted(record.artifacts for record in unfinished_runs(home))
+
+
+def test_a_run_with_other_settings_does_not_let_go_of_what_one_that_was_killed_made(
+    tmp_path: Path,
+) -> None:
+    def of(*refs: str, began: str = "", stores: tuple[str, ...] = ()) -> RunRecord:
+        return RunRecord(experiment="x", finished=began, artifacts=refs, stores=stores)
+
+    now = datetime.datetime.now(datetime.UTC)
+    begin_run(tmp_path, of("fit/a", "report/a", began=now.isoformat(), stores=("s",)))
+    begin_run(tmp_path, of("fit/b", began=(now - datetime.timedelta(days=31)).isoformat()))
+    begin_run(tmp_path, of("fit/c"))
+    begin_run(tmp_path, of("fit/c").model_copy(update={"experiment": "x-2"}))
+    assert len(unfinished(tmp_path)) == 4
+    end_run(tmp_path, of("fit/c", "report/c"))
+    assert unfinished(tmp_path) == [("fit/a", "report/a"), ("fit/c",)], "of x, and x-2's own"
+    end_run(tmp_path, of("fit/a", "report/d"))
+    assert len(unfinished(tmp_path)) == 2, "its store is not the run's"
+    end_run(tmp_path, of("fit/a", "fit/d", "report/d", stores=("s",)))
+    assert unfinished(tmp_path) == [("fit/c",)]
+
+
+def test_records_of_unfinished_runs_of_earlier_versions_are_read_and_damaged_ones_removed(
+    tmp_path: Path,
+) -> None:
+    record = RunRecord(experiment="x", finished="", artifacts=("fit/a",), stores=())
+    folder = tmp_path / "runs" / "unfinished"
+    begin_run(tmp_path, record)
+    (made,) = folder.iterdir()
+    made.rename(folder / "x.json")
+    assert unfinished(tmp_path) == [("fit/a",)]
+    made.write_text("{")
+    with pytest.raises(CorruptDataError, match="run the experiment again"):
+        unfinished(tmp_path)
+    end_run(tmp_path, record)
+    assert list(folder.iterdir()) == []
 
 
 def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(

@@ -149,7 +149,7 @@ def test_gc_keeps_what_any_run_under_way_uses_and_not_what_a_dead_one_used(
     begun(home.root, "mine", unused, process=dead)
     assert garbage(home) == {GARBAGE}
     begun(home.root, "mine", unused)
-    # Another run of the same experiment has begun since, and only one record of an unfinished one is kept.
+    # Another run of the same experiment has begun since.
     record = RunRecord(experiment="mine", finished="", artifacts=(), stores=())
     begin_run(home.root, record)
     begun(home.root, "mine")

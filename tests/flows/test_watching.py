@@ -15,6 +15,7 @@ from permafrost.flows import watching
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.running import checked, run_backbone_part
+from permafrost.flows.runs import unfinished_runs
 from permafrost.flows.watching import watch
 from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
 
@@ -144,12 +145,12 @@ def test_downstream_runs_nothing_that_needs_the_backbone(
     assert second.message.startswith("nothing new: 0 computed, 2 reused, 0 failed in ")
 
     # Garbage collection keeps it for the rest.
-    kept = json.loads((home / "runs" / "unfinished" / "watched.json").read_text())
-    assert any(ref.startswith("extract/") for ref in kept["artifacts"])
+    (kept,) = unfinished_runs(home)
+    assert any(ref.startswith("extract/") for ref in kept.artifacts)
     result = downstream(document, str(home))
     assert result.reused == {"corpus": 1, "extract": 1}
     assert result.computed["report"] == 1
-    assert not (home / "runs" / "unfinished" / "watched.json").exists()
+    assert list(unfinished_runs(home)) == []
 
 
 def _raise(state: Any) -> None:
