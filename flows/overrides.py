@@ -83,14 +83,32 @@ def require_no_grid_instead(fields: Mapping[str, Any], overrides: Sequence[str])
     """
     for where, grid in _grids(fields):
         for override in overrides:
-            field = override.partition("=")[0]
+            field, _, text = override.partition("=")
             for tried, values in grid.items():
+                if _is_inside(text, field, where, tried):
+                    raise InputError(
+                        f"--set {quoted(override)} sets {where}{tried}, in whose place {where}grid tries "
+                        f"{quoted(values)}; set the other fields one by one, or {where}grid={{}} as well to "
+                        "try nothing"
+                    )
                 if f"{field}.".startswith(f"{where}{tried}."):
                     raise InputError(
                         f"--set {quoted(override)} would change nothing, as {where}grid tries {tried} "
                         f"{quoted(values)} in its place; set {where}grid.{tried}=[VALUE, ...] instead, or "
                         f"{where}grid={{}} to try nothing"
                     )
+
+
+def _is_inside(text: str, field: str, where: str, tried: str) -> bool:
+    """Whether a mapping that is set as the `field` of what has a grid has the field that the grid tries."""
+    if not (field.startswith(where) and f"{where}{tried}".startswith(f"{field}.")):
+        return False  # a whole method comes with a grid of its own
+    at = read_yaml(text, "the value of --set")
+    for name in f"{where}{tried}".removeprefix(f"{field}.").split("."):
+        if not isinstance(at, dict) or name not in at:
+            return False
+        at = at[name]
+    return True
 
 
 def _grids(within: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

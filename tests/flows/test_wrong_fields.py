@@ -119,6 +119,9 @@ def test_an_override_inside_what_does_not_exist_says_so(override: str, says: str
          "['hidden/1', 'hidden/2'] in its place; set methods.GLOT.grid.layer=[VALUE, ...] instead"),
         (["methods.GLOT.grid={head.tau: [0.1]}", "methods.GLOT.head.tau=0.2"],
          "--set 'methods.GLOT.head.tau=0.2' would change nothing, as methods.GLOT.grid tries head.tau [0.1]"),
+        (["methods.GLOT.grid={head.tau: [0.1]}", "methods.GLOT.head={kind: glot, tau: 0.2}"],
+         "--set 'methods.GLOT.head={kind: glot, tau: 0.2}' sets methods.GLOT.head.tau, in whose place "
+         "methods.GLOT.grid tries [0.1]; set the other fields one by one, or methods.GLOT.grid={} as well"),
     ],
 )  # fmt: skip
 def test_what_a_grid_tries_cannot_be_set_beside_it(overrides: list[str], says: str) -> None:
@@ -133,6 +136,8 @@ def test_a_grid_s_field_is_set_by_its_dotted_name_and_a_grid_without_fields_trie
     assert load_experiment(tiny, tried).model_dump()["methods"]["GLOT"]["grid"] == {
         "head.tau": (0.3, 0.5)
     }
+    others = load_experiment(tiny, [tried[0], "methods.GLOT.head={kind: glot}"])
+    assert others.model_dump()["methods"]["GLOT"]["grid"] == {"head.tau": (0.1,)}
     alone = load_experiment(tiny, ["methods.GLOT.grid={}", "methods.GLOT.layer=hidden/2"])
     assert alone.model_dump()["methods"]["GLOT"]["layer"] == "hidden/2"
 
