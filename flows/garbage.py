@@ -218,6 +218,11 @@ def _found(home: Path, asked: Asked) -> Garbage:
     roots = {ref for run in runs for ref in run.artifacts} | {r for k in kept_runs for r in k.refs}
     stores = {s for run in (*runs, *kept_runs) for s in run.stores}
     for name in asked.keep:
+        if not name.strip().removeprefix("features/"):
+            raise InputError(
+                "a name to keep is empty, such as by a variable of a shell that was never set; nothing was "
+                "removed"
+            )
         if names_run(name):
             run = find_run(home, name)
             roots.update(run.refs)

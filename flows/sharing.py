@@ -183,12 +183,18 @@ def chosen_store(home: Path, name: str | None) -> FeatureStore:
     """The only feature store of a home, or that whose id begins so.
 
     Raises:
-        InputError: several fit.
+        InputError: several fit, or the name is empty, which every id begins with.
         NotFoundError: none does.
         CorruptDataError: it cannot be opened.
     """
     every = store_folders(home)
-    fitting = [p for p in every if p.name.startswith((name or "").removeprefix("features/"))]
+    beginning = None if name is None else name.strip().removeprefix("features/")
+    if beginning == "":
+        raise InputError(
+            "the ID of the store is empty; give one, or its beginning, from those that 'permafrost ls' "
+            "lists, or none at all where there is only one store"
+        )
+    fitting = [p for p in every if p.name.startswith(beginning or "")]
     if len(fitting) == 1:
         return FeatureStore.open(fitting[0])
     ids, where = ", ".join(p.name[:12] for p in fitting or every) or "none", public_name(home)

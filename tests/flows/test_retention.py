@@ -333,6 +333,8 @@ def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
     assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
     assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
     assert "name the arrays" in read("drop", code=2)
+    assert "the ID of the store is empty" in read("drop", "", "--arrays", "hidden/*", code=2)
+    assert "a name to keep is empty" in read("gc", "--dry-run", "--keep", "", code=2)
 
 
 def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(

@@ -96,6 +96,8 @@ def test_what_is_wrong_is_told(cli: Cli, tmp_path: Path) -> None:
     assert "there is no home" in cli("pull", "--from", str(tmp_path / "nowhere"), code=2)
     small = filled_store(tmp_path / "there", 5)
     named = ("--from", str(tmp_path / "there"))
+    for empty in ("", "features/"):
+        assert "the ID of the store is empty" in cli("pull", empty, *named, code=2)
     assert "an id that begins with 'ffff'" in cli("pull", "ffff", *named, code=2)
     assert "no corpus of a task 'CoLA'" in cli("pull", *named, "--corpus", "CoLA", code=2)
     other = IDENTITY.model_copy(update={"storage_dtype": "float32"})
