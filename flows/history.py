@@ -29,7 +29,9 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 Outcome = Literal["done", "failed", "stopped"]
 State = Literal["done", "failed", "stopped", "running", "not ended"]
 Half = Literal["begun", "ended"]
-_FILE = re.compile(r"(\d{6,})\.(begun|ended)\.json")
+_NUMBER = "[0-9]{1,18}"
+"""No more digits than a number of a run can have: Python refuses to read thousands of them."""
+_FILE = re.compile(r"([0-9]{6,18})\.(begun|ended)\.json")
 
 
 class _Part(BaseModel):
@@ -350,7 +352,7 @@ def _earlier(home: Path, experiment: str) -> Run | None:
 
 def names_run(text: str) -> bool:
     """Whether a text is written as the name of a run: `mine@2`."""
-    return re.fullmatch(r".+@\d+", text) is not None
+    return re.fullmatch(rf".+@{_NUMBER}", text) is not None
 
 
 def find_run(home: Path, name: str) -> Run:
@@ -362,7 +364,7 @@ def find_run(home: Path, name: str) -> Run:
     """
     experiment, _, number = name.rpartition("@")
     known = experiments(home)
-    if not number.isdigit() or experiment not in known:
+    if not re.fullmatch(_NUMBER, number) or experiment not in known:
         raise NotFoundError(
             f"{quoted(name)} names no run; write an experiment and a number, as in mine@2. The experiments "
             f"that have run here are {', '.join(known) or 'none'}; see 'permafrost runs'"

@@ -13,6 +13,7 @@ from permafrost.flows.history import (
     find_run,
     half_path,
     history_folder,
+    names_run,
     read_history,
 )
 from permafrost.flows.pins import pin, pin_path, pin_problems, pinned, unpin
@@ -81,8 +82,10 @@ def test_an_unknown_run_is_told_with_those_there_are(tmp_path: Path) -> None:
         find_run(tmp_path, "mine@7")
     with pytest.raises(NotFoundError, match="that have run here are mine"):
         find_run(tmp_path, "yours@1")
-    with pytest.raises(NotFoundError, match="as in mine@2"):
-        find_run(tmp_path, "mine@last")
+    for number in ("last", "²", "٣", "1" * 5000, "-1", ""):
+        with pytest.raises(NotFoundError, match="as in mine@2"):
+            find_run(tmp_path, f"mine@{number}")
+        assert not names_run(f"mine@{number}")
 
 
 def test_the_only_record_of_an_earlier_version_is_run_1(tmp_path: Path) -> None:
