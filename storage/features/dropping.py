@@ -13,7 +13,7 @@ from pathlib import Path
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path
 from permafrost.storage.durable import bytes_under, is_there, remove_any, renamed_aside, sync_folder
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
 from permafrost.storage.features.due import Due, note_due, read_due
 from permafrost.storage.features.groups import write_groups
 from permafrost.storage.features.layout import in_order
@@ -89,12 +89,21 @@ def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
     """Drop arrays of every segment: they are 'not extracted' afterwards, and read as NaN by other programs.
 
     Attention rows take the output projection of their block along, which is read with them only.
+
+    Raises:
+        DiskFullError: there is no room for the metadata that is written first; nothing was dropped.
     """
     store, going = writer.store, frozenset(arrays)
     writer.require_lease()
-    _forget_due(store, going)
-    # Before the receipts: groups may be behind what is there, never ahead of it.
-    write_groups(store, going)
+    try:
+        _forget_due(store, going)
+        # Before the receipts: groups may be behind what is there, never ahead of it.
+        write_groups(store, going)
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"nothing was dropped: what is left has to be written down before anything goes, and {error}. "
+            "'permafrost gc' needs no room"
+        ) from error
     for number in _numbers(store):
         for array in in_order(going & store.committed(number)):
             writer.require_lease()

@@ -86,11 +86,11 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             raise _busy(store, path) from error
         _require_in_place(fd, path, store)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        os.ftruncate(fd, 0)
-        os.write(
-            fd,
-            json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}).encode(),
-        )
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+        # For people to read: who frees a full disk needs the lock, and no room for this.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.write(fd, json.dumps(holder).encode())
         _remove_drafts(store.root)
         if (replica := replica_of(store.root)) is None:
             _require_right(store)
