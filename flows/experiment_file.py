@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.overrides import overridden, require_no_grid_instead
 from permafrost.flows.plain_document import plain_document
-from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.flows.wrong_fields import booleans_for_numbers, wrong_fields
 from permafrost.flows.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
@@ -53,6 +53,9 @@ def load_experiment(
         raise InputError(
             f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
         ) from error
+    if wrong := booleans_for_numbers(experiment, fields):
+        lines = "\n  ".join(wrong)
+        raise InputError(f"{where} has {len(wrong)} wrong field(s):\n  {lines}")
     require_no_grid_instead(fields, overrides)
     return experiment
 

@@ -1,6 +1,6 @@
 """Readable messages for pydantic's validation errors, with each field by its path in the file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
@@ -34,6 +34,34 @@ def wrong_fields(
     if len(errors) > _LISTED:
         lines.append(f"and {len(errors) - _LISTED:,} more")
     return separator.join(dict.fromkeys(lines))
+
+
+def booleans_for_numbers(config: BaseModel, given: object) -> list[str]:
+    """The fields where true or false was given and pydantic took it for 1 or 0.
+
+    Args:
+        config: what the fields came to.
+        given: its fields as they were given.
+    """
+    return [
+        f"{_cut('.'.join(map(_cut, path)), 4 * LIMIT)}: expected a number (given: {str(value).lower()})"
+        for path, value in _booleans_for_numbers(config, given, ())
+    ][:_LISTED]
+
+
+def _booleans_for_numbers(
+    made: object, given: object, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], bool]]:
+    if isinstance(given, bool):
+        if type(made) in (int, float):
+            yield path, given
+    elif isinstance(given, Mapping):
+        for name, value in given.items():
+            inside = getattr(made, name, None) if isinstance(made, BaseModel) else _item(made, name)
+            yield from _booleans_for_numbers(inside, value, (*path, name))
+    elif isinstance(given, list | tuple):
+        for i, value in enumerate(given):
+            yield from _booleans_for_numbers(_item(made, i), value, (*path, str(i)))
 
 
 def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -> str | None:

@@ -70,6 +70,22 @@ def test_a_wrong_field_is_named_as_in_the_file(override: str, says: str) -> None
     assert f"\n  {says}" in refused(override)
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("methods.GLOT.optim.max_epochs=true",
+         "methods.GLOT.optim.max_epochs: expected a number (given: true)"),
+        ("methods.GLOT.head.tau=true", "methods.GLOT.head.tau: expected a number (given: true)"),
+        ("methods.shuffled.optim.lr=true", "methods.shuffled.optim.lr: expected a number (given: true)"),
+        ("seeds=[false, 2]", "seeds.0: expected a number (given: false)"),
+        ("runtime.workers=true", "runtime.workers: expected a number (given: true)"),
+        ("tasks.ratio 0.2.gap=true", "tasks.ratio 0.2.gap: expected a number (given: true)"),
+    ],
+)  # fmt: skip
+def test_true_and_false_are_no_numbers(override: str, says: str) -> None:
+    assert f"has 1 wrong field(s):\n  {says}" in refused(override)
+
+
 def test_what_is_wrong_between_fields_is_told_without_them() -> None:
     said = refused("metrics={nowhere: accuracy}")
     assert said.endswith(
