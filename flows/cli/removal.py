@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from permafrost.flows.garbage import Garbage
 
 YesFlag = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nobody is asked.")
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Do not ask; without a terminal, and with --json, nobody is asked."
+    ),
 ]
 
 

@@ -185,6 +185,7 @@ def test_a_terminal_is_asked_first(
     assert ArtifactStore(aged.home).is_done(aged.months)
     assert "removed 1 (" in cli("gc", "--older-than", "30d")
     assert "removed 2 (" in cli("gc", "--older-than", "19d", "--yes")
+    assert '"over_quota": false' in cli("gc", "--older-than", "14d", "--json"), "programs read that"
     assert len(asked) == 2
 
 
