@@ -40,8 +40,8 @@ def overridden(
 
 
 def _override(document: dict[str, Any], override: str, config: type[BaseModel]) -> None:
-    dotted, equals, text = override.partition("=")
-    if not equals or not dotted:
+    dotted, text = _split(document, override)
+    if not dotted:
         raise InputError(f"--set {quoted(override)} is not of the form path.to.field=value")
     at: Any = document
     parts, seen = dotted.split("."), list[str]()
@@ -71,6 +71,33 @@ def _override(document: dict[str, Any], override: str, config: type[BaseModel]) 
         _replace(document, old, new)
 
 
+def _split(document: Mapping[str, Any], override: str) -> tuple[str, str]:
+    """The dotted name and the text of the value; an empty name if there is none.
+
+    Names of methods and tasks may contain `=`, and so may values: it ends the longest name that exists.
+    """
+    ends = [i for i, character in enumerate(override) if character == "="]
+    for end in reversed(ends[1:]):
+        if _exists(document, override[:end]):
+            return override[:end], override[end + 1 :]
+    return (override[: ends[0]], override[ends[0] + 1 :]) if ends else ("", "")
+
+
+def _exists(document: Mapping[str, Any], dotted: str) -> bool:
+    """Whether every name with an `=` in it is one of the document; fields after it may be left out there."""
+    at: Any = document
+    while "=" in dotted:
+        if not isinstance(at, dict):
+            return False
+        whole = f"{dotted}."
+        fitting = [n for n in at if isinstance(n, str) and whole.startswith(f"{n}.")]
+        if not fitting:
+            return False
+        name = max(fitting, key=len)
+        at, dotted = at[name], dotted[len(name) + 1 :]
+    return True
+
+
 def require_no_grid_instead(fields: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Refuse to set what a grid tries other values for.
 
@@ -83,7 +110,7 @@ def require_no_grid_instead(fields: Mapping[str, Any], overrides: Sequence[str])
     """
     for where, grid in _grids(fields):
         for override in overrides:
-            field, _, text = override.partition("=")
+            field, text = _split(fields, override)
             for tried, values in grid.items():
                 if _is_inside(text, field, where, tried):
                     raise InputError(

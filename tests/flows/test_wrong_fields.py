@@ -158,6 +158,22 @@ def test_a_grid_s_field_is_set_by_its_dotted_name_and_a_grid_without_fields_trie
     assert alone.model_dump()["methods"]["GLOT"]["layer"] == "hidden/2"
 
 
+def test_a_name_with_an_equals_sign_is_set_as_any_other() -> None:
+    tiny = tiny_experiment(Path("tiny"))
+    tiny["methods"] = {**tiny["methods"], "tau=0.3 a.b=c": tiny["methods"]["GLOT"]}
+    grid = "methods.tau=0.3 a.b=c.grid={layer: [hidden/1, hidden/2]}"
+    field, title = "methods.tau=0.3 a.b=c.optim.lr=0.5", "report.title=lr=0.5"
+    made = load_experiment(tiny, [grid, field, title, "methods.tau=0.3 a.b=c.labels=shuffled"])
+    method = made.methods["tau=0.3 a.b=c"].model_dump()
+    assert (method["optim"]["lr"], method["labels"]) == (0.5, "shuffled")
+    assert made.report.title == "lr=0.5"
+    assert made.methods.keys() == tiny["methods"].keys()
+    with pytest.raises(InputError, match="would change nothing"):
+        load_experiment(tiny, [grid, "methods.tau=0.3 a.b=c.layer=hidden/1"])
+    with pytest.raises(InputError, match="there is no methods"):
+        load_experiment(tiny, ["methods.tau.optim.lr=0.3=a"])
+
+
 def test_an_override_may_add_a_whole_entry_and_fields_that_were_left_out() -> None:
     method = "methods.new={kind: head, head: {kind: mean}, layer: hidden/1}"
     made = load_experiment(
