@@ -13,6 +13,7 @@ from rich.table import Table
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
 from permafrost.flows.context import RunContext
+from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.found import FoundEngine
 from permafrost.flows.engine.progress import Display, NodeProgress
@@ -119,6 +120,23 @@ def reused(found: Checked) -> PipelineResult | None:
     if server_is_named() or not all(stage_of(n).is_done(n, context) for n in nodes.graph):
         return None
     return run_graph(nodes, context, FoundEngine(), Terminal(), found.overrides)
+
+
+def computed_here(found: Checked, engine: str | None) -> PipelineResult | None:
+    """The result of an experiment that runs node by node in this process; None if the engine is another one,
+    or if a server of Prefect is named, which is to record the run.
+
+    Args:
+        found: what was checked.
+        engine: its name, else the experiment's counts.
+
+    Raises:
+        PermafrostError: as `run_graph`.
+    """
+    name = engine or found.nodes.experiment.runtime.engine
+    if name is None or parse_engine(name) != Serial() or server_is_named():
+        return None
+    return run_graph(found.nodes, found.context, SerialEngine(), Terminal(), found.overrides)
 
 
 def check_showing(nodes: ExperimentGraph, home: Path) -> Preview:

@@ -65,13 +65,13 @@ def run(
         parse_engine(engine)
     # Imported here: torch takes seconds, and the listings do without.
     with kept_imports():
-        from permafrost.flows.running import checked, reused
+        from permafrost.flows.running import checked, computed_here, reused
 
     name, overrides = str(experiment), [*(set_ or []), *(_WAITING if wait else ())]
     found = checked(name, home, overrides)
-    result = reused(found)
+    result = reused(found) or computed_here(found, engine)
     if result is None:
-        # Prefect takes as long, and a run that finds everything does without.
+        # Prefect takes as long, and what ran above does without.
         with kept_imports():
             from permafrost.flows.pipeline import run_checked
 

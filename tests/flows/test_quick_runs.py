@@ -86,6 +86,24 @@ def test_what_is_missing_is_computed_with_prefect(
     assert asked == [str(experiment_file)]
 
 
+def test_a_serial_run_needs_no_prefect_unless_a_server_is_named(
+    finished: Cli,
+    experiment_file: Path,
+    no_server_named: None,
+    asked: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ("run", str(experiment_file), "--set", "report.title=Another")
+    assert "computed: 1 report" in finished(*command, "--engine", "serial")
+    assert not asked
+    assert read_run(run_path(finished.home, "tiny")).engine == "serial"
+    finished(*command[:-1], "report.title=Third", "--set", "runtime.engine=serial")
+    assert not asked
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    finished(*command[:-1], "report.title=Fourth", "--engine", "serial")
+    assert asked == [str(experiment_file)]
+
+
 def test_a_server_may_be_named_by_the_environment_or_a_file(
     no_server_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
