@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from permafrost.stages.extraction.segment_pool import SegmentPool
 
 
+LEAST_WORKER_BYTES = 600_000_000
+"""Of a worker that has imported torch and transformers, with a margin."""
+
+
 class RunRuntime(BaseModel):
     """How an experiment runs; none of it is part of any key."""
 
@@ -44,7 +48,8 @@ class RunRuntime(BaseModel):
     """Threads of each stage; 0 for one, or all cores for a stage that runs the backbone on the CPU in one
     process."""
     worker_memory_bytes: int = Field(default=0, ge=0, le=MAX_BYTES)
-    """Memory of each worker of the cluster that `dask` starts; 0 for its share of this machine's memory."""
+    """Memory of each worker of the cluster that `dask` starts, 600 MB or more; 0 for its share of this
+    machine's memory."""
     memory_bytes: int = Field(default=1 << 30, ge=1, le=MAX_BYTES)
     """Maximum features of one reader held in memory; larger ones are streamed in windows of segments."""
     device: str = "auto"
@@ -58,6 +63,17 @@ class RunRuntime(BaseModel):
         if name is not None:
             parse_engine(name)
         return name
+
+    @field_validator("worker_memory_bytes")
+    @classmethod
+    def _enough(cls, limit: int) -> int:
+        # Dask pauses or ends a worker that holds more than that before it does anything, again and again.
+        if 0 < limit < LEAST_WORKER_BYTES:
+            raise ValueError(
+                f"a worker of Dask needs more than that before it computes anything; give "
+                f"{LEAST_WORKER_BYTES} or more, or 0 for its share of this machine's memory"
+            )
+        return limit
 
     def choose_workers(self) -> int:
         """Number of stages to run in parallel; if not set, depends on the present load of the machine."""

@@ -209,7 +209,8 @@ class Cluster:
         while not self.roster.fit or not there <= self.roster.seen:
             if not there and not said:
                 said = True
-                self._display.tell(f"waiting for Dask workers to join {self._where.scheduler}")
+                where = self._where.scheduler or "the cluster of this run"
+                self._display.tell(f"waiting for Dask workers to join {where}")
             time.sleep(POLL_S)
             self._require_scheduler(client)
             there &= self._there(client)

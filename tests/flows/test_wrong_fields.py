@@ -54,6 +54,11 @@ def refused(*overrides: str, **fields: Any) -> str:
         ("evaluations.e={tasks: {t: {kind: local, type: stss}}}",
          "evaluations.e.tasks.t.type is 'stss', which is unknown; the nearest is 'sts'"),
         ("methods.GLOT.optim.lr={a: 1}", "methods.GLOT.optim.lr: "),
+        (
+            "runtime.worker_memory_bytes=400000000",
+            "runtime.worker_memory_bytes: a worker of Dask needs more than that before it computes anything; "
+            "give 600000000 or more, or 0",
+        ),
         ("runtime.workers=-1", "runtime.workers: Input should be greater than or equal to 0 (given: -1)"),
         ("methods.GLOT.layer=[1]", "methods.GLOT.layer: "),
         ("seeds=3", "seeds: expected a list, such as [3] (given: 3)"),
