@@ -1,5 +1,6 @@
 """The whole DAG on a tiny backbone: it runs, reuses, and re-runs exactly what changed."""
 
+import errno
 import shutil
 from collections import Counter
 from contextlib import nullcontext
@@ -304,6 +305,19 @@ def test_a_report_that_cannot_be_rebuilt_stays(experiment_file: Path, home: Path
     with pytest.raises(NotFoundError, match=f"1 of .* inputs of the report .*{corpus.label}"):
         rebuild_report(dag.nodes, home)
     assert page.read_text() == before
+
+
+def test_the_report_of_a_read_only_home_is_named(
+    experiment_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(**_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    dag = look(experiment_file, home)
+    page = dag.artifacts.folder(dag.nodes.report.ref) / "report.html"
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(InputError, match=f"Read-only file system.*the one that is there is {page}"):
+        rebuild_report(dag.nodes, home)
 
 
 def test_a_report_whose_rebuilding_fails_stays(
