@@ -10,6 +10,7 @@ from importlib import import_module
 
 EVERY_STAGE = (
     "torch",
+    "sklearn.exceptions",
     "sklearn.feature_extraction.text",
     "sklearn.linear_model",
     "sklearn.preprocessing",
