@@ -34,6 +34,7 @@ from permafrost.flows.trained import trained_model
 from permafrost.flows.wrong_fields import wrong_fields
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.encoder.answers import require_no_table
 from permafrost.stages.encoder.graph_text import GraphsOfTexts
 from permafrost.stages.encoder.load import method_encoder, require_nothing_fitted
 from permafrost.stages.encoder.predicted import Predicted
@@ -209,6 +210,7 @@ def _rows(texts: Iterable[str], what: str) -> list[str]:
         raise InputError(
             f"{what} was given the text {quoted(texts)} where a list of texts belongs; write [text]"
         )
+    require_no_table(texts)
     rows = list(texts)
     if not rows:
         raise InputError(f"there are no texts to {what}; give at least one")

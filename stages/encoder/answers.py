@@ -4,9 +4,9 @@ Texts that occur in several pairs are computed once. Answers are those of the he
 Axes: u distinct texts, p examples of s sides, e width of what is computed of a text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -241,6 +241,7 @@ def answered(
 def _listed(texts: Iterable[str]) -> Sequence[str]:
     """Texts that can be read more than once, which those of a generator cannot; a single text as it is, to be
     refused."""
+    require_no_table(texts)
     return texts if isinstance(texts, str) else list(texts)
 
 
@@ -283,6 +284,25 @@ def require_sides(answers: Answers, texts: Sequence[str], text_pairs: Sequence[s
         for at, text in enumerate(side):
             if not text.strip():
                 raise InputError(f"{name}[{at}] is blank; leave it out, or give a text")
+
+
+def require_no_table(texts: object) -> None:
+    """Check that texts were given and no table of them, of which Python lists the names of the columns.
+
+    Raises:
+        InputError: it is a data frame, a dataset or a mapping; or a set, which has no order.
+    """
+    if isinstance(texts, Mapping):
+        names = cast(Mapping[object, object], texts)
+    elif (names := getattr(texts, "column_names", getattr(texts, "columns", None))) is None:
+        if isinstance(texts, set | frozenset):
+            raise InputError("the texts are a set, which has no order; give a list of strings")
+        return
+    column = next(map(str, names), "NAME") if isinstance(names, Iterable) else "NAME"
+    raise InputError(
+        f"the texts are a {type(texts).__name__} with columns, and no list of strings; name the column: "
+        f"list(data[{column!r}])"
+    )
 
 
 def require_strings(name: str, texts: Sequence[object]) -> None:

@@ -7,7 +7,12 @@ import numpy as np
 from jaxtyping import Float32
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.encoder.answers import answered, answers_of, require_strings
+from permafrost.stages.encoder.answers import (
+    answered,
+    answers_of,
+    require_no_table,
+    require_strings,
+)
 from permafrost.stages.encoder.features import compute_features
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
@@ -67,6 +72,7 @@ class Encoder:
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
         # What gives its texts only once is read more often than that.
+        require_no_table(texts)
         texts = list(texts)
         require_strings("texts", texts)
         indices = {text: i for i, text in enumerate(dict.fromkeys(texts))}

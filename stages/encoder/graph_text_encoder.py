@@ -10,7 +10,7 @@ from jaxtyping import Float32
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
-from permafrost.stages.encoder.answers import require_strings
+from permafrost.stages.encoder.answers import require_no_table, require_strings
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
 from permafrost.stages.encoder.runtime import Device, runtime_on
@@ -114,6 +114,7 @@ class GraphTextEncoder:
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
         # A column of a table is a sequence too, and has no truth value.
+        require_no_table(texts)
         texts = list(texts)
         require_strings("texts", texts)
         for at, text in enumerate(texts):

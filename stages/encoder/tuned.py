@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.embed.head import embed_with_head, encode_with_head
-from permafrost.stages.encoder.answers import answered, head_answers
+from permafrost.stages.encoder.answers import answered, head_answers, require_no_table
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.encoder.predicted import Predicted
@@ -149,6 +149,7 @@ class TunedEncoder:
             raise InputError(
                 f"encode was given the text {quoted(texts)} where a list of texts belongs; write [text]"
             )
+        require_no_table(texts)
         texts = list(texts)
         if not texts:
             return np.empty((0, self.d_out), np.float32)

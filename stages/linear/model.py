@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
+from pydantic import ValidationError
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.kinds import require_known
 from permafrost.stages.linear.config import Classifier, PairFeatures
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.quoting import quoted
@@ -128,6 +130,7 @@ def load_linear(folder: Path) -> LinearModel:
 
     Raises:
         NotFoundError: the folder holds none.
+        InputError: its vectors are of a kind that is not known here, as of a plug-in that was not named.
         CorruptDataError: its files do not describe one.
     """
     from safetensors import SafetensorError
@@ -152,6 +155,8 @@ def load_linear(folder: Path) -> LinearModel:
             f"{folder} holds no linear classifier: {error.filename} is missing"
         ) from error
     except (ValueError, TypeError, KeyError, SafetensorError) as error:
+        if isinstance(error, ValidationError):
+            require_known(error, f"the linear classifier in {folder}")
         raise CorruptDataError(
             f"the linear classifier in {folder} is damaged ({type(error).__name__}: {error}); delete the "
             "artifact and run again"

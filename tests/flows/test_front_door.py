@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
 
 import permafrost
@@ -284,7 +287,17 @@ def test_what_does_not_go_together_is_refused(
 
 @pytest.mark.parametrize(
     ("texts", "says"),
-    [("ice", r"write \[text\]"), (["ice", None], "text 1 is None"), ([], "no texts to encode")],
+    [
+        ("ice", r"write \[text\]"),
+        (["ice", None], "text 1 is None"),
+        ([], "no texts to encode"),
+        # Python lists the names of their columns.
+        ({"sentence": ["ice"]}, r"a dict with columns.*list\(data\['sentence'\]\)"),
+        (pd.DataFrame({"sentence": ["ice"]}), r"a DataFrame with columns.*\['sentence'\]"),
+        (pa.table({"sentence": ["ice"]}), r"a Table with columns.*\['sentence'\]"),
+        (Dataset.from_dict({"sentence": ["ice"]}), r"a Dataset with columns.*\['sentence'\]"),
+        ({"ice", "snow"}, "a set, which has no order"),
+    ],
 )
 def test_texts_are_a_list_of_strings(texts: Any, says: str) -> None:
     with pytest.raises(permafrost.InputError, match=says):

@@ -281,6 +281,17 @@ def test_vectors_of_another_width_or_number_are_refused(tmp_path):
         model.predict(vectors, vectors)
 
 
+def test_a_kind_of_a_plug_in_that_was_not_named_is_no_damage(tmp_path):
+    corpus, vectors = singles()
+    run(corpus, {2: vectors}).save(tmp_path)
+    path = tmp_path / "linear.json"
+    record = json.loads(path.read_text())
+    record["vectors"] = {"method": {"kind": "median_of_mine"}}
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"needs the kind 'median_of_mine'.*plug-in"):
+        load_linear(tmp_path)
+
+
 def test_damaged_and_missing_files_are_told(tmp_path):
     with pytest.raises(NotFoundError, match=r"no linear classifier: .*linear\.json"):
         load_linear(tmp_path)
