@@ -119,9 +119,8 @@ def few_shot_note(columns: Sequence[Column], standings: Sequence[Standing]) -> t
     ]
     if not tasks:
         return ()
-    more = f" and {len(tasks) - _MOST_NAMED} more" if len(tasks) > _MOST_NAMED else ""
     return (
-        f"Intervals and tests on {', '.join(tasks[:_MOST_NAMED])}{more} are for the draws of training rows "
+        f"Intervals and tests on {_named(tasks)} are for the draws of training rows "
         "that mteb makes (10, unless the task says otherwise): how much other draws would change scores is "
         "left out.",
     )
@@ -243,9 +242,8 @@ def unfinished_note(
             fits.append(f"{curve.method} on {curve.task} ({'; '.join(reasons)})")
     if not fits:
         return ()
-    more = f" and {len(fits) - _MOST_NAMED} more" if len(fits) > _MOST_NAMED else ""
     return (
-        f"Possibly undertrained: {', '.join(fits[:_MOST_NAMED])}{more}. Their scores may say more "
+        f"Possibly undertrained: {_named(fits)}. Their scores may say more "
         "about the training than about the method. Raise `max_epochs`, or leave it out of `optim` so that "
         "dev decides; if it is not set, raise `max_steps` or `lr`.",
     )
@@ -263,11 +261,15 @@ def unconverged_note(results: Sequence[CellResult]) -> tuple[str, ...]:
         f"{method} on {task} ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})"
         for (method, task), seeds in stopped.items()
     ]
-    more = f" and {len(fits) - _MOST_NAMED} more" if len(fits) > _MOST_NAMED else ""
     return (
-        f"Solvers that were stopped before they had converged: {', '.join(fits[:_MOST_NAMED])}{more}. Better "
+        f"Solvers that were stopped before they had converged: {_named(fits)}. Better "
         "fits may score otherwise. Raise `max_iter` where the method has it, or give smaller values of `c`.",
     )
+
+
+def _named(things: Sequence[str]) -> str:
+    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
+    return f"{', '.join(things[:_MOST_NAMED])}{more}"
 
 
 def _seeds(runs: Sequence[Run]) -> str:

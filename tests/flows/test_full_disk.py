@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,19 +12,14 @@ from permafrost.storage.features.verification import verify
 from permafrost.storage.progress import SilentProgress
 from tests.flows.run_records import finished
 from tests.flows.test_cli import Cli
+from tests.small_disks import mounted
 from tests.storage.small_store import IDENTITY, filled_store, new_store
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with mounted(tmp_path, 4) as disk:
+        yield disk
 
 
 def fill(disk: Path) -> None:

@@ -1,8 +1,6 @@
 """A disk without room while a stage saves: one error that says so, whatever the library makes of it."""
 
 import resource
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from safetensors.torch import save_file
 
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import DiskFullError
+from tests.small_disks import mounted
 
 VALUES = np.random.default_rng(0).normal(size=1 << 19)  # 4 MiB
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -38,15 +37,9 @@ def small_files(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A home on a file system of 2 MiB."""
-    mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield tmp_path
-    # Lazily: what failed may hold its file open.
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    """A home on it."""
+    with mounted(tmp_path, 2) as disk:
+        yield disk
 
 
 def _fails_to_publish(home: Path, write: Callable[[Path], object]) -> None:

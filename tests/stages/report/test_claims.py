@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
 from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report.cells import Cell, read_results
-from permafrost.stages.report.claim_kinds import Claim, CurveClaim, CurvePart, SameBest, Within
+from permafrost.stages.report.claim_kinds import Claim, SameBest, Within
 from permafrost.stages.report.claims import (
     ClaimResult,
     claim_results,
@@ -21,16 +21,15 @@ from permafrost.stages.report.claims import (
     claims_table,
 )
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.curve_claims import NO_CURVES, Curves
+from permafrost.stages.report.curve_claims import NO_CURVES
 from permafrost.stages.report.notes import annotated
-from permafrost.stages.report.tables import ResultsTable, tabulate
+from permafrost.stages.report.tables import tabulate
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
 
 N = 400
 REPORT = ReportConfig(title="t", bootstrap=BootstrapConfig(n_resamples=400))
 LABELS = two_classes(N)
 PAIR = {"good": 0.9, "other": 0.7}
-EMPTY = ResultsTable((), ())
 
 
 def cell(folder: Path, method: str, right: float, task: str = "t", draw: int = 0) -> Cell:
@@ -396,63 +395,3 @@ def test_a_best_setting_of_what_was_not_run_is_not_known(tmp_path: Path) -> None
 def test_a_best_setting_needs_the_same_settings() -> None:
     with pytest.raises(ValueError, match="by names 2 methods and of 3; give one of each"):
         SameBest(kind="same_best", says="c", by=("a", "b"), of=("c", "d", "e"))
-
-
-CURVES = Curves(
-    {"theory": "block"},
-    {
-        ("theory", "HTP", "reviews", "even"): {"1": 0.2, "2": 0.6, "final": 0.5},
-        ("theory", "plain", "reviews", "even"): {"1": 0.3, "2": 0.4, "final": 0.5},
-        ("theory", "plain", "titles", "even"): {"1": 0.1},
-        ("", "VA", "reviews", "recall@1"): {"1": 0.1, "2": 0.4},
-    },
-)
-
-
-@pytest.mark.parametrize(
-    ("claim", "outcomes"),
-    [
-        ({}, {"1": "does not hold", "2": "holds", "final": "does not hold"}),
-        ({"at": ("2",)}, {"2": "holds"}),
-        ({"lower": 0.5}, {"1": "does not hold", "2": "holds", "final": "does not hold"}),
-        ({"lower": {"method": "HTP", "measure": "even", "at": "1"}, "at": ("2",)}, {"2": "holds"}),
-        ({"lower": {"method": "TP", "measure": "even"}}, {"reviews": "not run"}),
-        ({"at": ("9",)}, {"9": "not run"}),
-    ],
-)
-def test_a_claim_about_curves_compares_values_as_they_are(claim: dict, outcomes: dict[str, str]):
-    """Position by position on a task of both; equal values do not hold."""
-    part = {"method": "HTP", "measure": "even"}
-    whole = {"says": "c", "higher": part, "lower": {**part, "method": "plain"}} | claim
-    said = CurveClaim(kind="curve", probe="theory", tasks=("reviews",), **whole)
-    (result,) = claim_results([said], EMPTY, REPORT.bootstrap, CURVES)
-    found = {c.on.removeprefix("reviews, block "): c.outcome for c in result.comparisons}
-    assert found == outcomes
-    assert all(c.value is None and c.tested is None for c in result.comparisons)
-
-
-def test_two_positions_of_one_curve_are_one_comparison():
-    part = CurvePart(method="VA", measure="recall@1", at="2")
-    said = CurveClaim(
-        kind="curve",
-        says="rises",
-        probe="layers",
-        higher=part,
-        lower=part.model_copy(update={"at": "1"}),
-    )
-    (result,) = claim_results([said], EMPTY, REPORT.bootstrap, CURVES)
-    (one,) = result.comparisons
-    assert (one.on, one.higher, one.lower) == (
-        "reviews",
-        "recall@1 of VA at 2",
-        "recall@1 of VA at 1",
-    )
-    assert (one.outcome, claims_summary([result])[0]["comparisons"][0]["difference"]) == (
-        "holds",
-        None,
-    )
-
-
-def test_a_claim_about_curves_names_one():
-    with pytest.raises(ValueError, match="both numbers; give a curve for one"):
-        CurveClaim(kind="curve", says="c", probe="p", higher=1, lower=0)
