@@ -223,7 +223,8 @@ class ArtifactStore:
         Args:
             spec: what the key is computed from.
             provenance: recorded beside it.
-            again: replace what is published under the key, which stays until the block has succeeded.
+            again: replace what is published under the key, which stays until the block has succeeded, and
+                comes back if the new one cannot take its place; not on an object store.
 
         Raises:
             DiskFullError: there is no room.
@@ -273,6 +274,8 @@ class ArtifactStore:
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
             if replaced is not None:
+                if not is_there(target) and replica_of(target) is None:
+                    replaced.rename(target)
                 shutil.rmtree(replaced, ignore_errors=True)
 
     def refs(self, stage: str | None = None) -> list[ArtifactRef]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from permafrost.storage import artifacts
 from permafrost.storage.artifacts import (
     ArtifactRef,
     ArtifactSpec,
@@ -124,6 +125,22 @@ def test_what_is_made_again_stays_until_there_is_another(store: ArtifactStore) -
     assert (store.open(ref) / "head.bin").read_bytes() == b"old"
     stage(b"new")
     assert (store.open(ref) / "head.bin").read_bytes() == b"new"
+    assert [p.name for p in (store.root / "fit").iterdir()] == [ref.key]
+
+
+def test_what_cannot_be_replaced_comes_back(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = _publish(store, content=b"old")
+
+    def no_room(draft: Path, target: Path) -> None:
+        assert not target.exists()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(artifacts, "_rename", no_room)
+    with pytest.raises(DiskFullError), store.publishing(SPEC, {}, again=True) as draft:
+        (draft.folder / "head.bin").write_bytes(b"new")
+    assert (store.open(ref) / "head.bin").read_bytes() == b"old"
     assert [p.name for p in (store.root / "fit").iterdir()] == [ref.key]
 
 
