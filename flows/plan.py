@@ -116,6 +116,7 @@ class Plan:
                 "adapted": self.untrained.get(e.store_id),
                 "n_texts": e.n_texts,
                 "n_new_texts": e.n_new_texts,
+                "n_cut": e.n_cut,
                 "n_tokens": e.n_tokens,
                 "tokens_exact": e.exact,
                 "bytes": e.n_bytes,

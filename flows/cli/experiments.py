@@ -161,7 +161,7 @@ def plan(
             )
         console.print(
             f"\nextraction into {store}: {extraction.n_new_texts:,} new of "
-            f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens"
+            f"{extraction.n_texts:,} texts, {about}{extraction.n_tokens:,} tokens{extraction.cut_text()}"
         )
         arrays = table("", "array", "size")
         for name, n_bytes in extraction.bytes_per_array.items():

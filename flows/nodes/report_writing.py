@@ -191,7 +191,10 @@ def extractions(node: Node, context: RunContext) -> list[Extraction]:
         entry = ExtractionEntry.model_validate(given)
         if (seconds := _seconds(entry.ref, context)) is not None:
             summary = context.artifacts.manifest(parse_ref(entry.ref)).summary
-            extractions_of.append(Extraction(entry.label, summary["n_tokens_computed"], seconds))
+            counts = (summary[name] for name in ("n_texts", "n_truncated"))
+            extractions_of.append(
+                Extraction(entry.label, summary["n_tokens_computed"], seconds, *counts)
+            )
     return extractions_of
 
 

@@ -63,16 +63,25 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
     return Measured(*(np.concatenate(column) for column in columns))
 
 
+@dataclass(frozen=True)
+class Total:
+    """What texts come to as inputs of a backbone."""
+
+    n_tokens: int
+    exact: bool
+    """Whether all tokens were counted."""
+    n_cut: int
+    """Texts that are longer than `max_length`."""
+
+
 class KnownLengths:
     """Lengths of texts under recipes, each estimated once: plans ask for texts alone and among others."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, dict[str, tuple[int, bool]]] = {}
+        self._known: dict[bytes, dict[str, tuple[int, bool, bool]]] = {}
 
-    def total(
-        self, target: ExtractTarget, texts: Sequence[str], digests: Sequence[str]
-    ) -> tuple[int, bool]:
-        """Tokens of the inputs of texts, and whether they were counted exactly.
+    def total(self, target: ExtractTarget, texts: Sequence[str], digests: Sequence[str]) -> Total:
+        """Tokens of the inputs of texts, and how many texts are cut.
 
         Raises:
             InputError: a text cannot be used; the message gives its index among those not known.
@@ -84,17 +93,16 @@ class KnownLengths:
         name = digest([read_as, list(digests)])
         made_from = [name, *versions(), *_counting(target, "estimated")]
         if (found := kept("token_counts", name, made_from)) is not None:
-            n_tokens, exact = found
-            return n_tokens, exact
+            return Total(*found)
         new = [i for i, one in enumerate(digests) if one not in known]
         if new:
-            lengths, counted = estimated(target, [texts[i] for i in new])
-            found = zip(new, lengths.tolist(), strict=True)
-            known.update({digests[i]: (length, counted) for i, length in found})
-        of_texts = [known[one] for one in digests]
-        n_tokens, exact = sum(n for n, _ in of_texts), all(exact for _, exact in of_texts)
-        keep("token_counts", name, made_from, [n_tokens, exact])
-        return n_tokens, exact
+            lengths, is_cut, counted = estimated(target, [texts[i] for i in new])
+            found = zip(new, lengths.tolist(), is_cut.tolist(), strict=True)
+            known.update({digests[i]: (length, counted, cut) for i, length, cut in found})
+        lengths, counted, is_cut = zip(*(known[one] for one in digests), strict=True)
+        total = Total(sum(lengths), all(counted), sum(is_cut))
+        keep("token_counts", name, made_from, [total.n_tokens, total.exact, total.n_cut])
+        return total
 
 
 @contextmanager
@@ -133,8 +141,10 @@ def _counting(target: ExtractTarget, function: str) -> list[str]:
     return [fingerprint(entry, (*PACKAGES, *packages())).digest for entry in entries]
 
 
-def estimated(target: ExtractTarget, texts: Sequence[str]) -> tuple[Int64[np.ndarray, " n"], bool]:
-    """Tokens of the inputs of texts, at least one, and whether they were counted exactly.
+def estimated(
+    target: ExtractTarget, texts: Sequence[str]
+) -> tuple[Int64[np.ndarray, " n"], Bool[np.ndarray, " n"], bool]:
+    """Tokens of the inputs of texts, at least one; whether each is cut; and whether all tokens were counted.
 
     Of a text that is much longer than the input its beginning alone is tokenised, if that is cut as well:
     tokens before a cut hardly depend on what comes long after it.
@@ -145,7 +155,8 @@ def estimated(target: ExtractTarget, texts: Sequence[str]) -> tuple[Int64[np.nda
     limit = _CHARS_PER_TOKEN * target.max_length
     long = [i for i, text in enumerate(texts) if len(text) > limit]
     if not long:
-        return measure(target, texts).lengths, True
+        measured = measure(target, texts)
+        return measured.lengths, measured.truncated, True
     begun = list(texts)
     for i in long:
         begun[i] = _beginning(texts[i], limit)
@@ -153,11 +164,13 @@ def estimated(target: ExtractTarget, texts: Sequence[str]) -> tuple[Int64[np.nda
         measured = measure(target, begun)
     except InputError:
         # A beginning may be blank.
-        return measure(target, texts).lengths, True
-    lengths = measured.lengths
-    if whole := [i for i in long if not measured.truncated[i]]:
-        lengths[whole] = measure(target, [texts[i] for i in whole]).lengths
-    return lengths, len(whole) == len(long)
+        measured = measure(target, texts)
+        return measured.lengths, measured.truncated, True
+    lengths, is_cut = measured.lengths, measured.truncated
+    if whole := [i for i in long if not is_cut[i]]:
+        of_whole = measure(target, [texts[i] for i in whole])
+        lengths[whole], is_cut[whole] = of_whole.lengths, of_whole.truncated
+    return lengths, is_cut, len(whole) == len(long)
 
 
 def _beginning(text: str, n_chars: int) -> str:

@@ -36,6 +36,8 @@ class ExtractionPlan:
     """Missing arrays of segments that exist already."""
     bytes_per_array: dict[str, int]
     """Bytes that will be written, by array."""
+    n_cut: int = 0
+    """New texts that are longer than the input and lose their end; with more than SAMPLE_TEXTS an estimate."""
 
     @property
     def n_bytes(self) -> int:
@@ -46,6 +48,16 @@ class ExtractionPlan:
     def nothing_to_do(self) -> bool:
         """Whether every cell is stored already."""
         return not self.cells and not self.n_new_texts
+
+    def cut_text(self) -> str:
+        """The end of a sentence on texts that are too long; empty if there are none."""
+        if not self.n_cut:
+            return ""
+        about = "about " if self.n_new_texts > SAMPLE_TEXTS else ""
+        told = "text is longer than max_length and loses its"
+        if self.n_cut > 1:
+            told = "texts are longer than max_length and lose their"
+        return f"; {about}{self.n_cut:,} new {told} end"
 
 
 def finished_plan(
@@ -104,16 +116,14 @@ def plan_extraction(
     sample = np.flatnonzero(is_new)
     if n_new > SAMPLE_TEXTS:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
-    sampled = 0
+    new_tokens = n_cut = 0
     if n_new:
         # Lengths only: the tokens of all texts together would set the peak memory of a short extraction.
         rows = sample.tolist()
         lengths = KnownLengths() if known is None else known
-        sampled, counted = lengths.total(
-            target, [texts[i] for i in rows], [digests[i] for i in rows]
-        )
-        exact = exact and counted
-    new_tokens = round(sampled * n_new / max(len(sample), 1))
+        total = lengths.total(target, [texts[i] for i in rows], [digests[i] for i in rows])
+        exact = exact and total.exact
+        new_tokens, n_cut = (round(n * n_new / len(rows)) for n in (total.n_tokens, total.n_cut))
     specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
     bytes_per_array = dict.fromkeys(specs, 0)
     for array, (axis, row_bytes, chunk_bytes) in specs.items():
@@ -131,6 +141,7 @@ def plan_extraction(
         exact=exact,
         cells=cells,
         bytes_per_array={a: n for a, n in bytes_per_array.items() if n},
+        n_cut=n_cut,
     )
 
 

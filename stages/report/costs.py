@@ -21,6 +21,9 @@ class Extraction:
     """Tokens over which the backbone was run; 0 if the store had everything."""
     seconds: float
     """Wall time, including loading the backbone and writing."""
+    n_texts: int = 0
+    n_cut: int = 0
+    """Texts that are longer than the input, and were read without their end."""
 
     @property
     def tokens_per_second(self) -> float | None:

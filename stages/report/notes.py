@@ -14,6 +14,7 @@ from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.entries import DASH, TIED, hundredths
 from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.paired import LEAST_TASKS, behind
@@ -48,10 +49,12 @@ def annotated(
     results: Sequence[CellResult],
     config: ReportConfig,
     curves: Sequence[LearningCurve] = (),
+    extractions: Sequence[Extraction] = (),
 ) -> ResultsTable:
     """The table with intervals, comparisons, means over tasks, and notes.
 
-    `curves` are the learning curves of the trained methods, for a note on fits that may be unfinished.
+    `curves` are the learning curves of the trained methods, for a note on fits that may be unfinished;
+    `extractions` the runs of the backbone, for a note on texts that it did not read to the end.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -78,6 +81,7 @@ def annotated(
             *overlap_note(columns),
             *dev_overlap_notes(columns),
             *trained_texts_note(results),
+            *cut_texts_note(extractions),
         ),
     )
 
@@ -307,6 +311,18 @@ def dev_overlap_notes(columns: Sequence[Column]) -> tuple[str, ...]:
             "was chosen by what had been learnt."
         )
     return tuple(notes)
+
+
+def cut_texts_note(extractions: Sequence[Extraction]) -> tuple[str, ...]:
+    """A note on texts that were longer than the backbone's input, by extraction, if there are any."""
+    cut = [f"{e.label} {e.n_cut:,} of {e.n_texts:,}" for e in extractions if e.n_cut]
+    if not cut:
+        return ()
+    return (
+        f"Texts longer than `max_length`, read without their end: {'; '.join(cut[:_MOST_NAMED])}"
+        + (f" and {len(cut) - _MOST_NAMED} more extractions" if len(cut) > _MOST_NAMED else "")
+        + ".",
+    )
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:

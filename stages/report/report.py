@@ -167,7 +167,7 @@ def write_report(
     results = read_results(cells)
     _check_tasks(config, results, texts)
     curves = learning_curves(results)
-    table = annotated(tabulate(results), results, config, curves)
+    table = annotated(tabulate(results), results, config, curves, extractions)
     said = finding(table, config, has_gaps=bool(gaps))
     table = replace(table, notes=(*gaps, *table.notes))
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)

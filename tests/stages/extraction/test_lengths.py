@@ -19,6 +19,7 @@ from permafrost.stages.extraction.extract import ExtractReport, extract
 from permafrost.stages.extraction.lengths import (
     KnownLengths,
     Measured,
+    Total,
     estimated,
     kept_cuts,
     measure,
@@ -156,7 +157,9 @@ def test_of_long_texts_the_beginning_tells_the_length(
         20 * SHORT[2],
         "snow" + 30 * " ice " * 9,
     ]
-    exact = measure(target, texts).lengths
+    measured = measure(target, texts)
+    exact, cut = measured.lengths, measured.truncated.tolist()
+    assert cut[:2] == [True, False]
     longest = 0
 
     def tokenised(target: ExtractTarget, some: Sequence[str]) -> Measured:
@@ -165,12 +168,13 @@ def test_of_long_texts_the_beginning_tells_the_length(
         return measure(target, some)
 
     monkeypatch.setattr(lengths, "measure", tokenised)
-    found, counted = estimated(target, texts[:2])
-    assert (found.tolist(), counted) == (exact[:2].tolist(), False)
+    found, are_cut, counted = estimated(target, texts[:2])
+    assert (found.tolist(), are_cut.tolist(), counted) == (exact[:2].tolist(), cut[:2], False)
     assert longest <= 8 * 60 < len(texts[0])
-    found, counted = estimated(target, texts[1:2])
-    assert (found.tolist(), counted) == (exact[1:2].tolist(), True)
-    assert estimated(target, texts)[0].tolist() == exact.tolist()
+    found, are_cut, counted = estimated(target, texts[1:2])
+    assert (found.tolist(), are_cut.tolist(), counted) == (exact[1:2].tolist(), cut[1:2], True)
+    found, are_cut, _ = estimated(target, texts)
+    assert (found.tolist(), are_cut.tolist()) == (exact.tolist(), cut)
 
 
 def test_numbers_of_tokens_are_kept_for_the_same_texts_read_the_same_way(
@@ -185,13 +189,13 @@ def test_numbers_of_tokens_are_kept_for_the_same_texts_read_the_same_way(
 
     monkeypatch.setattr(lengths, "measure", tokenised)
 
-    def total(target: ExtractTarget, texts: list[str]) -> tuple[int, bool]:
+    def total(target: ExtractTarget, texts: list[str]) -> Total:
         # As the next command would, which knows nothing.
         return KnownLengths().total(target, texts, [text_digest(t) for t in texts])
 
     plain, template = run.target("plain"), run.target("template:template=so {text}")
     expected = {
-        name: int(measure(target, texts).lengths.sum())
+        name: Total(int(measure(target, texts).lengths.sum()), True, 2 if name == "cut" else 0)
         for name, target, texts in [
             ("plain", plain, SHORT),
             ("template", template, SHORT),
@@ -200,11 +204,11 @@ def test_numbers_of_tokens_are_kept_for_the_same_texts_read_the_same_way(
         ]
     }
     assert len(set(expected.values())) == 4
-    assert total(plain, SHORT) == total(plain, SHORT) == (expected["plain"], True)
+    assert total(plain, SHORT) == total(plain, SHORT) == expected["plain"]
     assert counted == [SHORT]
-    assert total(template, SHORT) == (expected["template"], True)
-    assert total(plain, LONG) == (expected["cut"], True)
-    assert total(replace(plain, max_length=60), LONG) == (expected["longer"], True)
+    assert total(template, SHORT) == expected["template"]
+    assert total(plain, LONG) == expected["cut"]
+    assert total(replace(plain, max_length=60), LONG) == expected["longer"]
     assert counted == [SHORT, SHORT, LONG, LONG]
     total(plain, SHORT[:2])
     assert counted[4:] == [SHORT[:2]]
