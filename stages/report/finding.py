@@ -110,7 +110,11 @@ class _Ranked:
         else:
             how = "share the first place" if equal else "scores highest"
             said = f"{names} {how} {self._where}, with {reached}"
-        clauses = [*self._against_methods(best, behind), *self._against_controls(best)]
+        clauses = [
+            *self._against_methods(best, behind),
+            *self._against_controls(best),
+            *self._against_majority(value),
+        ]
         mark = "," if clauses[0].startswith("but ") else ":"
         return f"{said}{mark} {'; '.join(clauses)}."
 
@@ -184,6 +188,17 @@ class _Ranked:
             name = marked(row.method)
             return [f"but within noise of {which}, {name} ({_number(compared)})"]
         return [self._above(compared, best, f"{which}, ")]
+
+    def _against_majority(self, value: float) -> list[str]:
+        """That one constant answer is as good as every method, where it is."""
+        columns = [self._table.columns[i] for i in self._mean.columns]
+        rates = [c.majority for c in columns if c.majority is not None]
+        if len(rates) < len(columns) or self._mean.kinds:
+            return []
+        rate = sum(rates) / len(rates)
+        if value > rate and hundredths(value) != hundredths(rate):
+            return []
+        return [f"no method is above the majority class ({hundredths(rate)})"]
 
     def _above(self, compared: _Compared, best: Row, which: str = "") -> str:
         by = self._table.average(best, self._mean)

@@ -54,6 +54,21 @@ def test_the_next_best_beyond_noise_is_named_with_the_distance(tmp_path: Path):
     assert said(cells).endswith("): 30.0 above bad (60.0, p = 0.005); there is no control.")
 
 
+@pytest.mark.parametrize(("majority", "is_told"), [(0.7, False), (0.9, True), (0.93, True)])
+def test_a_constant_answer_that_is_as_good_as_all_methods_is_told(
+    tmp_path: Path, majority: float, is_told: bool
+):
+    rights = {"good": 0.9, "bad": 0.6}
+    cells = [
+        cell(tmp_path, method, right, task, draw=i, majority=majority)
+        for task in ("t", "u")
+        for i, (method, right) in enumerate(rights.items())
+    ]
+    told = f"; no method is above the majority class ({100 * majority:.1f})."
+    for text in (said([c for c in cells if c.task == "t"]), said(cells)):
+        assert text.endswith(told if is_told else "there is no control.")
+
+
 def test_answers_that_are_all_right_have_no_interval(tmp_path: Path):
     cells = [cell(tmp_path, "good", 1.0), cell(tmp_path, "bad", 0.6, draw=1)]
     assert said(cells).startswith(
