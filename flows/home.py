@@ -12,9 +12,9 @@ from urllib.parse import unquote_to_bytes
 from permafrost.flows.history import Run, histories, read_history
 from permafrost.flows.holding import holding_store
 from permafrost.flows.pins import pin, unpin
-from permafrost.flows.runs import RunRecord, latest_runs, read_run, run_files, run_path
+from permafrost.flows.runs import RunRecord, latest_report, latest_runs
 from permafrost.storage.adapted_stores import backbone_of_store
-from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
@@ -64,7 +64,7 @@ class Home:
 
     @property
     def artifacts(self) -> ArtifactStore:
-        """All published artifacts: `artifacts.refs("fit")` are the trained heads, oldest first."""
+        """All published artifacts: `artifacts.refs("fit")` are the fits, oldest first, also of controls."""
         return ArtifactStore(self.folder)
 
     def stores(self) -> list[FeatureStore]:
@@ -90,20 +90,26 @@ class Home:
             NotFoundError: there is no such run, or its report is missing.
             CorruptDataError: the run's record or a file of the report is damaged.
         """
-        names = [path.stem for path in run_files(self.folder)]
-        if experiment not in names:
-            raise NotFoundError(
-                f"the home {public_name(self.folder)} has no complete run of {quoted(experiment)}; there are "
-                f"{', '.join(names) or 'none'}"
-            )
-        used = read_run(run_path(self.folder, experiment)).artifacts
-        (report,) = (ref for name in used if (ref := parse_ref(name)).stage == "report")
-        return self.artifacts.open(report) / "report.html"
+        return self.artifacts.open(latest_report(self.folder, experiment)) / "report.html"
 
     def results(self, experiment: str) -> dict[str, Any]:
         """The numbers of the report, from `summary.json`. Raises as `report`."""
         with removal_named(self.folder):
             return read_json(self.report(experiment).with_name("summary.json"))
+
+    def head(
+        self, experiment: str, method: str, *, task: str | None = None, seed: int | None = None
+    ) -> ArtifactRef:
+        """The trained head that an experiment's latest complete run reports: of a grid the one dev chose.
+        Task and seed are needed where the method has several.
+
+        Raises:
+            NotFoundError: there is no such run, method, task or seed, or its report is missing.
+            InputError: the method is not trained, or several of its fits are meant.
+        """
+        from permafrost.flows.chosen_fits import chosen_fit
+
+        return chosen_fit(self.folder, experiment, method, task, seed)
 
     def history(self, experiment: str) -> tuple[Run, ...]:
         """Every run of an experiment, by number, also those that failed or found nothing to do.
@@ -153,10 +159,10 @@ class Home:
         nothing.
 
         Args:
-            head: `fit/<key>`, or the beginning of a key, as `permafrost ls` lists them; one that
-                was trained with its backbone, `finetune/<key>`; a linear classifier, `linear/<key>`; or a
-                graph-text model, also `finetune/<key>`, whose `encode` takes `graphs` as `permafrost.encode`
-                does, and which does not predict.
+            head: what `head` gives, or a name as `permafrost ls` lists it: `fit/<key>` or the beginning of a
+                key; one trained with its backbone, `finetune/<key>`; a linear classifier, `linear/<key>`;
+                or a graph-text model, also `finetune/<key>`, whose `encode` takes `graphs` as
+                `permafrost.encode` does, and which does not predict.
             backbone: where the backbone is now, if it moved.
             device: `auto` (the first GPU, else the CPU) or a torch device.
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.drafts import RUNNING_S
 from permafrost.storage.durable import is_there, remove, remove_tree, rewrite
-from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.store import store_folder
 from permafrost.storage.keys import KEY_LENGTH, digest
+from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 _REPORT = "report/"
@@ -138,6 +140,24 @@ def read_run(path: Path) -> RunRecord:
     if record.experiment != (path.stem if is_latest else _experiment_of(path)):
         raise CorruptDataError(f"{path} is the record of {record.experiment!r}; {advice}")
     return record
+
+
+def latest_report(home: Path, experiment: str) -> ArtifactRef:
+    """The report of an experiment's latest complete run.
+
+    Raises:
+        NotFoundError: there is no such run.
+        CorruptDataError: its record is damaged.
+    """
+    names = [path.stem for path in run_files(home)]
+    if experiment not in names:
+        raise NotFoundError(
+            f"the home {public_name(home)} has no complete run of {quoted(experiment)}; there are "
+            f"{', '.join(names) or 'none'}"
+        )
+    used = read_run(run_path(home, experiment)).artifacts
+    (report,) = (ref for name in used if (ref := parse_ref(name)).stage == "report")
+    return report
 
 
 def latest_runs(home: Path) -> Iterator[RunRecord]:

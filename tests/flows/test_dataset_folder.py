@@ -215,7 +215,7 @@ def test_the_snippet_of_the_page_runs(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(finished_home, ".permafrost")
-    code = snippet("a folder for the hub").replace("CoLA", "ratio 0.2")
+    code = snippet("a folder for the hub").replace("CoLA", "ratio 0.2").replace('"6"', '"2"')
     found: dict[str, Any] = {}
     exec(compile(code, "sharing.md", "exec"), found)
     reader = permafrost.open("folder").reader("hidden/2", [found["first"]["text"]], tokens="all")

@@ -121,6 +121,42 @@ def test_the_results_of_the_latest_run(tmp_path: Path) -> None:
         home.results("other")
 
 
+def test_the_head_of_a_method_is_the_one_that_dev_chose(
+    tmp_path: Path, finished_home: Path
+) -> None:
+    home = permafrost.open(finished_home)
+    of_stage = {stage: home.artifacts.all(stage) for stage in ("choose", "fit")}
+    made = {
+        (stage, *(origin[field] for field in ("name", "task", "seed"))): manifest.ref
+        for stage, manifests in of_stage.items()
+        for manifest in manifests
+        for origin in manifest.provenance["origins"]
+    }
+    head = home.head("tiny", "GLOT", task="ratio 0.5", seed=1)
+    assert head == made["choose", "GLOT", "ratio 0.5", 1]
+    assert home.encoder(head).encode(["snow"]).shape[0] == 1
+    assert (
+        home.head("tiny", "mean", task="ratio 0.2", seed=0) == made["fit", "mean", "ratio 0.2", 0]
+    )
+    with pytest.raises(
+        permafrost.InputError, match=r"several tasks; give task= one of 'ratio 0\.2', "
+    ):
+        home.head("tiny", "GLOT")
+    with pytest.raises(permafrost.InputError, match="several seeds; give seed= one of 0, 1"):
+        home.head("tiny", "GLOT", task="ratio 0.5")
+    for wrong, says in (
+        ({"method": "glot"}, "no method 'glot'; there are mean, GLOT, shuffled, length, words"),
+        ({"method": "GLOT", "task": "x"}, "no task 'x' of 'GLOT'; there are ratio 0.2, ratio 0.5"),
+        ({"method": "GLOT", "seed": 7}, "no seed 7 of 'GLOT'; there are 0, 1"),
+    ):
+        with pytest.raises(permafrost.NotFoundError, match=says):
+            home.head("tiny", **wrong)
+    with pytest.raises(
+        permafrost.NotFoundError, match="no complete run of 'other'; there are tiny"
+    ):
+        home.head("other", "GLOT")
+
+
 def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) -> None:
     home = permafrost.open(made.path)
     _, batch = next(home.reader("hidden/2", [TEXTS[3], TEXTS[0]]).in_order(2))
@@ -327,7 +363,8 @@ def test_the_readme_is_true_and_a_mapping_is_the_same_as_a_file(
     fields = smallest | {"name": "mine", "seeds": [0]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields))
     names: dict[str, Any] = {}
-    exec(compile(snippet("the front door"), "README.md", "exec"), names)
+    code = snippet("the front door").replace('"GLOT"', '"mean"')
+    exec(compile(code, "README.md", "exec"), names)
     made = {"corpus": 1, "extract": 1, "fit": 1, "score": 1, "report": 1}
     assert {row.stage: row.n_run for row in names["planned"].rows} == made
     assert names["result"].computed == made
