@@ -78,7 +78,8 @@ def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.obje
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         names = np.array(column.to_pylist(), dtype=object)
-        _refuse_first(names == "", split, name, "is an empty string; remove the row or fill it")
+        blank = np.array([not label.strip() for label in names], dtype=np.bool_)
+        _refuse_first(blank, split, name, "is empty or blank; remove the row or fill it")
         return names
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return column.cast(pa.int64()).to_numpy()
@@ -155,6 +156,13 @@ def _indices(
             f"never occurs in train, which has {', '.join(map(quoted, classes[:20]))}; correct it or "
             "add it there",
         )
+    trimmed: dict[str, str | int] = {}
+    for one in classes:
+        if (other := trimmed.setdefault(str(one).strip(), one)) != one:
+            raise InputError(
+                f"column {quoted(name)} of {splits[0].where} holds the classes {quoted(other)} and "
+                f"{quoted(one)}, which differ in spaces alone; write them alike"
+            )
     if len(classes) < 2:
         raise InputError(
             f"column {quoted(name)} of {splits[0].where} holds only the class {quoted(classes[0])}; a "

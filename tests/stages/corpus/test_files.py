@@ -263,6 +263,22 @@ def test_a_class_that_train_does_not_have_is_refused(tmp_path: Path) -> None:
         config({"train": train, "test": test}).build()
 
 
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [
+        (" ", r"row 2 of .*train\.csv: the label ' ' .* is empty or blank"),
+        (
+            "yes ",
+            "holds the classes 'yes' and 'yes ', which differ in spaces alone; write them alike",
+        ),
+    ],
+)
+def test_labels_that_nobody_means_are_refused(tmp_path: Path, label: str, says: str) -> None:
+    train = write(tmp_path / "train.csv", f'text,label\na,no\nb,"{label}"\nc,yes\n')
+    with pytest.raises(InputError, match=says):
+        config({"train": train}).build()
+
+
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
     test = write(tmp_path / "test.csv", "text,label\nc,zero\n")
