@@ -31,6 +31,7 @@ from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, replica_of
 from permafrost.storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.spent import spent_before
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
@@ -250,7 +251,10 @@ class ArtifactStore:
                 provenance={
                     **provenance,
                     "published": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                    "seconds": round(time.monotonic() - started, 3),
+                    # Of killed processes too, as far as their work was not done again.
+                    "seconds": round(
+                        time.monotonic() - started + spent_before(self.checkpoints(ref)), 3
+                    ),
                 },
             )
             write_durably(draft.folder / MANIFEST, sealed_bytes(manifest.model_dump(mode="json")))

@@ -18,6 +18,7 @@ from permafrost.storage.durable import stream_durably
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
+from permafrost.storage.spent import forget_spent, record_spent, spent
 
 _CHECKSUM = hashlib.sha256().digest_size
 """Bytes of the checksum before the content."""
@@ -108,8 +109,13 @@ def train_resumably(
     if checkpoint is None:
         trainer.run(progress)
         return
+    before, began = 0.0, time.monotonic()
     if (saved := checkpoint.load()) is not None:
         trainer.load_state_dict(saved)
+        before = spent(checkpoint.path.parent)
+        record_spent(checkpoint.path, before, 0.0)
+    else:
+        forget_spent(checkpoint.path)
     last_saved, wait_s = time.monotonic(), checkpoint.every_s
 
     def save() -> None:
@@ -117,6 +123,7 @@ def train_resumably(
         if (begun := time.monotonic()) - last_saved >= wait_s:
             checkpoint.save(trainer.state_dict())
             last_saved = time.monotonic()
+            record_spent(checkpoint.path, before, last_saved - began)
             if checkpoint.every_s:
                 wait_s = max(checkpoint.every_s, _SHARE * (last_saved - begun))
 

@@ -17,6 +17,7 @@ from permafrost.storage.artifacts import (
 from permafrost.storage.drafts import DRAFT_PREFIX, RUNNING_S, STALE_S
 from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
 from permafrost.storage.sealed import sealed_bytes
+from permafrost.storage.spent import record_spent
 from tests.storage.small_store import flip, snapshot
 
 SPEC = ArtifactSpec(stage="fit", config={"lr": 0.1}, inputs=(), code={"a:b": "1"})
@@ -71,6 +72,17 @@ def test_an_artifact_of_an_older_version_of_keys_is_whole_but_not_reused(
     assert (store.open(old) / "head.bin").read_bytes() == b"weights"
     assert [m.ref for m in store.all()] == [old]
     assert not store.is_done(SPEC.ref), "what a key is made of has changed since"
+
+
+def test_the_seconds_of_killed_processes_count_too(store: ArtifactStore) -> None:
+    checkpoint = store.checkpoints(SPEC.ref) / "fit.pt"
+    checkpoint.parent.mkdir(parents=True)
+    record_spent(checkpoint, 100.0, 50.0)
+    with store.publishing(SPEC, {}) as draft:
+        (draft.folder / "a").write_text("a")
+    # Those of the process that publishes are measured anew.
+    assert 100 <= store.manifest(SPEC.ref).provenance["seconds"] < 140
+    assert not checkpoint.parent.exists()
 
 
 def test_a_stage_that_fails_publishes_nothing_and_leaves_nothing(store: ArtifactStore) -> None:

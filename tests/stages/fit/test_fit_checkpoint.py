@@ -15,6 +15,7 @@ from permafrost.stages.heads import GlotHead, MeanHead, MlpHead
 from permafrost.stages.heads.graph.pyg_conv import PygConv
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
+from permafrost.storage.spent import spent, spent_before
 from tests.diagonal import diagonal
 from tests.stages.synthetic_fit import PAIR_TASKS, make_data, make_pairs, same_fit
 
@@ -89,7 +90,30 @@ def test_a_stopped_fit_continues_bit_for_bit(head, stops, left, tmp_path):
     result, steps = _resumed(config, data, path, *stops)
     same_fit(result, fit(config, data, SilentProgress()))
     assert steps == left, "only the epochs that were not complete are trained"
-    assert list(path.parent.iterdir()) == [path], "no draft of it"
+    assert {p.name for p in path.parent.iterdir()} == {path.name, "seconds"}, "no draft of it"
+
+
+def test_the_seconds_of_stopped_fits_are_kept_as_far_as_their_work_is(tmp_path, monkeypatch):
+    config, data, now = _config(MeanHead()), make_data(), [0.0]
+
+    class Slow(_StopsAfter):
+        """A step takes a second."""
+
+        def advance(self, amount, note=""):
+            now[0] += bool(note)
+            super().advance(amount, note)
+
+    monkeypatch.setattr("permafrost.stages.fit.checkpoint.time.monotonic", lambda: now[0])
+    path = tmp_path / "fit.pt"
+    for steps, before, seconds in ((8, 0, 6), (9, 6, 12)):
+        with pytest.raises(_Stop):
+            fit(config, data, Slow(steps), checkpoint=path)
+        assert (spent_before(tmp_path), spent(tmp_path)) == (before, seconds)
+    fit(config, data, Slow(99), checkpoint=path)
+    assert (spent_before(tmp_path), spent(tmp_path)) == (12, 18)
+    with pytest.raises(_Stop):
+        fit(_config(seed=4), data, Slow(1), checkpoint=path)
+    assert spent(tmp_path) == 0, "another fit does not go on from there"
 
 
 @pytest.mark.parametrize("task", list(PAIR_TASKS))
