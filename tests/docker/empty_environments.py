@@ -63,7 +63,7 @@ class Image:
         folders = (self.root / "environment" / "bin", self.root / "usr" / "local" / "bin")
         said = {name: self.here(value) for name, value in self._environment.items()}
         path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
-        # What was downloaded once is not downloaded again, and compiled is only what commands here import, once.
+        # Nothing is downloaded twice, and only what commands here import is compiled, once.
         saved = {"PIP_NO_CACHE_DIR": "0", "PIP_NO_COMPILE": "1", "PYTHONDONTWRITEBYTECODE": ""}
         return {**inherited, **said, "PATH": path, **saved}
 
