@@ -202,6 +202,11 @@ def drop(
         emit({**plan.as_json(), "dry_run": dry_run})
         return
     verb = "would drop" if dry_run else "dropped"
+    if dry_run and plan.readers:
+        if any(reader.what == "running" for reader in plan.readers):
+            verb = "refused while the run is going on, and then would drop"
+        elif not used:
+            verb = "refused without --used, with which it would drop"
     say(f"{verb} {len(plan.arrays)} array(s) ({size(plan.n_bytes)})")
 
 

@@ -365,8 +365,12 @@ def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(
 def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: str) -> None:
     (store,) = all_stores(read.home)
     begun(read.home, "other", stores=[store.store_id], process=dead)
-    assert "would drop" in read("drop", "--arrays", "pooled/*", "--dry-run")
+    asked = ("drop", "--arrays", "pooled/*", "--dry-run")
+    assert "refused without --used, with which it would drop 1 array(s)" in read(*asked)
+    assert "\nwould drop 1 array(s)" in read(*asked, "--used")
     begun(read.home, "now", stores=[store.store_id])
+    expected = "refused while the run is going on, and then would drop 1 array(s)"
+    assert expected in " ".join(read(*asked, "--used").split())
     said = read("drop", "--arrays", "pooled/*", "--used", code=1)
     assert "now@1 is going on and reads pooled/hidden_mean/1" in said
     assert "pooled/hidden_mean/1" in store.arrays()
