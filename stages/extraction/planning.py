@@ -37,7 +37,7 @@ class ExtractionPlan:
     bytes_per_array: dict[str, int]
     """Bytes that will be written, by array."""
     n_cut: int = 0
-    """New texts that are longer than the input and lose their end; with more than SAMPLE_TEXTS an estimate."""
+    """New texts that are longer than the input and lose their end; an estimate for more than SAMPLE_TEXTS."""
 
     @property
     def n_bytes(self) -> int:

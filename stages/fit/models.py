@@ -26,6 +26,7 @@ from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.ranks import partner_ranks
 from permafrost.stages.heads.initialise import linear
 from permafrost.stages.heads.pooling import Classifier, Pooling
+from permafrost.storage.errors import InputError
 
 _PAIRS_AT_A_TIME = 1024
 
@@ -58,7 +59,25 @@ class TaskModel(nn.Module, ABC):
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
         """One vector per text, for use outside the task."""
-        return self.pooling(tokens, offsets)
+        return self.pooled(tokens, offsets)
+
+    def pooled(
+        self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+    ) -> Float[Tensor, "n d_out"]:
+        """What the pooling gives.
+
+        Raises:
+            InputError: it has another shape than the pooling says, as a plug-in's may.
+        """
+        vectors = self.pooling(tokens, offsets)
+        expected = (len(offsets) - 1, self.pooling.d_out)
+        if vectors.shape != expected:
+            raise InputError(
+                f"{type(self.pooling).__name__} gave vectors of shape {list(vectors.shape)} for "
+                f"{expected[0]} texts, and its d_out is {expected[1]}; return one vector per text, "
+                f"[{expected[0]}, {expected[1]}], or set d_out to their width"
+            )
+        return vectors
 
     @abstractmethod
     def loss(
@@ -88,7 +107,7 @@ class SingleClasses(TaskModel):
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n c"]:
         """Logits of each text."""
-        return self.classifier(self.pooling(tokens, offsets))
+        return self.classifier(self.pooled(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
         """Loss of the logits."""
@@ -149,7 +168,7 @@ class GradedPairs(TaskModel):
         self, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
     ) -> Float[Tensor, "n d_out"]:
         """Projected vectors; their cosine is the prediction."""
-        return self.projection(self.pooling(tokens, offsets))
+        return self.projection(self.pooled(tokens, offsets))
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Float[Tensor, " p"]) -> Float[Tensor, ""]:
         """Loss of both sides and the scaled labels."""

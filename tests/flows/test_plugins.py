@@ -27,6 +27,7 @@ from permafrost.flows.pipeline import run_serially
 from permafrost.flows.stage import PACKAGES, Stage
 from permafrost.stages import plugins
 from permafrost.stages.kinds import Category, all_categories
+from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import fingerprint
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
@@ -123,6 +124,18 @@ def test_a_head_in_a_file_is_trained_found_again_and_trained_again_after_an_edit
     edited = look(path, home)
     own = {"fit mine · ratio 0.2 · seed 0", "score mine · ratio 0.2 · seed 0"}
     assert to_run(edited) - {edited.nodes.report.label} == own
+
+
+def test_a_head_that_gives_another_width_than_it_says_is_named(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "my_head.py"
+    plugin.write_text(HEAD.replace("linear(d_in, d_in,", "linear(d_in, 5,"))
+    path, home = write(tmp_path / "e.yaml", content(tiny_bert, plugin)), tmp_path / "home"
+    with pytest.raises(
+        InputError, match=r"ScaledMeanPooling gave vectors of shape \[8, 5\] .* its d_out is 32"
+    ):
+        run_serially(path, home)
 
 
 @pytest.mark.deep
