@@ -1,7 +1,8 @@
 """What got better or worse between two sets of results, and whether the difference is beyond noise.
 
 If both sides kept predictions of the same test examples, a paired bootstrap tests the difference
-(`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds if there are several.
+(`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds if there are several. Where
+all answers of both are equal, as where one run reused the fits of the other, there is no difference.
 Otherwise Welch's t-test compares the scores of the seeds: noise is then the training alone, and the test sets
 may differ.
 """
@@ -214,6 +215,9 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     if np.abs(itself - [*a.tests, *b.tests]).max() > near:
         return None
     of_a, of_b = slice(None, n_seeds[0]), slice(n_seeds[0], None)
+    if np.array_equal(predictions_KN[of_a], predictions_KN[of_b]):
+        # The same fits, or as good as: other seeds would have been the same ones, too.
+        return Difference(0.0, 0.0, 0.0, 1.0)
     before, after = (estimate(metric, itself[side], values_KB[side]) for side in (of_a, of_b))
     return difference(after, before, config.level, config.seed)
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from permafrost.stages.fit import evaluate
-from permafrost.stages.metrics.bootstrap import BootstrapConfig, paired_bootstrap
+from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference, paired_bootstrap
 from permafrost.stages.metrics.comparison import (
     Comparison,
     NamedAnswers,
@@ -90,6 +90,15 @@ def test_a_small_change_is_within_noise_and_no_change_has_p_1():
     (same,) = one(method("m", predictions(0.8, 0)), method("m", predictions(0.8, 0))).changes
     assert same.tested is not None
     assert (same.tested.p, same.verdict) == (1.0, "within noise")
+
+
+def test_fits_that_both_sides_have_do_not_differ():
+    fits = [predictions(right, i) for i, right in enumerate((0.7, 0.8, 0.9))]
+    (change,) = one(method("m", *fits), method("m", *fits)).changes
+    assert change.tested == Difference(0.0, 0.0, 0.0, 1.0)
+    (change,) = one(method("m", *fits), method("m", *fits[:2], predictions(0.9, 7))).changes
+    assert change.tested is not None
+    assert change.tested.low < 0 < change.tested.high
 
 
 @pytest.mark.parametrize(
