@@ -21,6 +21,7 @@ from tests.flows.engine.runs_in_workers import (
     writer_of,
 )
 
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 CLOCK_NS = 20_000_000
 """How far the clock of files may lag."""
 
@@ -39,7 +40,6 @@ def check(run: Run, finished: Path, n_lost: int, n_workers: int = 2) -> None:
     assert "distributed" not in run.said()
 
 
-@pytest.mark.deep
 def test_workers_killed_while_they_write_cost_nothing_but_time(
     start: Callable[..., Run], finished: Path
 ) -> None:
@@ -92,7 +92,6 @@ def kill_one(run: Run, rng: random.Random, pattern: str, total: int, spread_s: f
         assert n_done() < total, "the machine was quicker than this test"
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(3))
 def test_two_workers_killed_at_random_times(
     start: Callable[..., Run], finished: Path, seed: int
@@ -108,7 +107,6 @@ def test_two_workers_killed_at_random_times(
     require_nothing_computed_twice(run)
 
 
-@pytest.mark.deep
 def test_bytes_do_not_depend_on_the_number_of_workers(
     start: Callable[..., Run], finished: Path
 ) -> None:
