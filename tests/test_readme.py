@@ -30,6 +30,7 @@ RUN_BY_TESTS = {
     "a folder for the hub",
     "pulls from another home",  # tests/flows/test_sharing.py
     "keeps a home small",  # tests/flows/test_retention.py
+    "a head of your own",  # tests/flows/test_plugins.py
     "predicts",  # tests/flows/test_predict_command.py
 }
 """What marked snippets are; each is run by a test here, or where it says."""
@@ -119,7 +120,7 @@ def test_every_marked_snippet_is_run_by_a_test() -> None:
 
 def test_the_experiments_shown_are_valid(tmp_path: Path) -> None:
     shown = [yaml.safe_load(block) for block in marked("test: an experiment", "yaml")]
-    assert [one["name"] for one in shown] == ["mine", "search"]
+    assert [one["name"] for one in shown] == ["mine", "search", "layers", "inside"]
     parts = [yaml.safe_load(block) for block in marked("test: fields of an experiment", "yaml")]
     for fields in (*shown, *({**AROUND, **part} for part in parts)):
         path = tmp_path / "mine.yaml"

@@ -59,7 +59,7 @@ def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -
     """The pairs of a split, with labels rescaled from `label_range` to 0..1.
 
     Raises:
-        InputError: not a similarity corpus.
+        InputError: not a similarity corpus, or a label is outside `label_range`.
         NotFoundError: there is no such split.
     """
     if corpus.task != "similarity":
@@ -70,8 +70,16 @@ def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -
     rows = corpus.split(split)
     low, high = label_range
     pairs = np.stack([rows.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
-    labels = (rows.column("label").to_numpy() - low) / (high - low)
-    return GradedPairs(pairs.astype(np.int64), labels.astype(np.float64))
+    labels = rows.column("label").to_numpy()
+    outside = np.flatnonzero(~((labels >= low) & (labels <= high)))
+    if len(outside):
+        raise InputError(
+            f"{len(outside)} of {len(labels)} {split} labels lie outside label_range, which is {low:g} to "
+            f"{high:g} (the first is {labels[outside[0]]:.6g}); give the method the lowest and the highest "
+            "grade of their scale, as in label_range: [0, 10]"
+        )
+    scaled = (labels - low) / (high - low)
+    return GradedPairs(pairs.astype(np.int64), scaled.astype(np.float64))
 
 
 def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:

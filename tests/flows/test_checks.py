@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "labels outside their range": (
         tasks(graded, {**FROZEN, "label_range": [0, 5]}),
-        "train labels lie outside 0 to 1",
+        r"train labels lie outside label_range, which is 0 to 5 \(the first is 8\)",
     ),
     "a range upside down": (
         tasks(graded, {**FROZEN, "label_range": [5, 5]}),

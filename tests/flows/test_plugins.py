@@ -29,40 +29,13 @@ from permafrost.stages import plugins
 from permafrost.stages.kinds import Category, all_categories
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import fingerprint
+from tests.documents import snippet
 from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, write
 from tests.flows.looked import Looked, look
 from tests.flows.test_cli import Cli
 
-HEAD = '''
-from typing import Literal
-
-import torch
-
-from permafrost.stages.heads.head import Head, Pooling
-from permafrost.stages.heads.initialise import linear
-
-
-class ScaledMean(Head):
-    """A learnt map of the mean."""
-
-    kind: Literal["scaled_mean"] = "scaled_mean"
-    scale: float = 2.0
-
-    def build(self, d_in, generator):
-        return ScaledMeanPooling(d_in, self.scale, generator)
-
-
-class ScaledMeanPooling(Pooling):
-    def __init__(self, d_in, scale, generator):
-        super().__init__()
-        self.d_out, self.scale = d_in, scale
-        self.map = linear(d_in, d_in, generator)
-
-    def forward(self, tokens, offsets):
-        means = torch.segment_reduce(tokens, "mean", offsets=offsets, axis=0)
-        return self.map(means) * self.scale
-'''
+HEAD = snippet("a head of your own")
 WORKER = """
 import sys
 from pathlib import Path
