@@ -10,6 +10,9 @@ from permafrost.stages.corpus.rows import SplitRows
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
+_EXACT = 2.0**53
+"""Floats beyond are no longer single whole numbers."""
+
 
 def class_indices(
     splits: Sequence[SplitRows], name: str
@@ -86,7 +89,7 @@ def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.obje
     if _is_number(kind):
         numbers = column.cast(pa.float64()).to_numpy()
         # A column of integers that once had gaps is often stored as float.
-        broken = ~np.isfinite(numbers) | (numbers != np.round(numbers))
+        broken = ~(np.abs(numbers) < _EXACT) | (numbers != np.round(numbers))
         _refuse_first(
             broken,
             split,

@@ -279,6 +279,14 @@ def test_labels_that_nobody_means_are_refused(tmp_path: Path, label: str, says: 
         config({"train": train}).build()
 
 
+def test_a_number_too_large_for_a_class_is_refused(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", "text,label\na,0\nb,1e20\n")
+    with pytest.raises(
+        InputError, match=r"row 2 of .*train\.csv: the label 1e\+20 .* is not a class"
+    ):
+        config({"train": train}).build()
+
+
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
     test = write(tmp_path / "test.csv", "text,label\nc,zero\n")
