@@ -291,6 +291,14 @@ def _check_method(where: str, name: str, fitted_on: str | None, named: Named) ->
     evaluated = method.evaluated()
     if evaluated is None or evaluated.without_vector() is not None:
         raise ValueError(f"{where}.methods names {quoted(name)}, {method.without_vector()}")
+    sizes = {r: len(named.recipes[r].members()) for r in evaluated.recipes().values()}
+    if evaluated.joins_prompts and len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{quoted(recipe)} has {n}" for recipe, n in sizes.items())
+        raise ValueError(
+            f"methods.{name} joins the vectors of its prompts, of which its recipes have different numbers "
+            f"({listed}): queries and documents would have vectors of different width; give them equally "
+            "many, or 'combine: average'"
+        )
     why = evaluated.fitted_because()
     if why is None:
         return

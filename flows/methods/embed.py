@@ -130,6 +130,11 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
         return self.layers != AUTO or self.layers_by is not None
 
     @property
+    def joins_prompts(self) -> bool:
+        """By `combine: concatenate`."""
+        return self.combine == "concatenate"
+
+    @property
     def learns_from_texts(self) -> bool:
         """Whitening does."""
         return self.whitening is not None

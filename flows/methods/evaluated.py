@@ -87,6 +87,11 @@ class EvaluatedMethod(Method):
         return False
 
     @property
+    def joins_prompts(self) -> bool:
+        """Whether the vectors of the prompts of an ensemble stand side by side."""
+        return False
+
+    @property
     def learns_from_texts(self) -> bool:
         """Whether it was fitted on texts as they are, so that instructions around them would be new to it."""
         return True

@@ -29,14 +29,14 @@ _ALONE = ("default", AUTO)
 
 class WhiteningConfig(BaseModel):
     """Whitening fitted on the training texts, after Su et al., "Whitening Sentence Representations for
-    Better Semantics and Faster Retrieval", section 3. Unlike there, the floor `eps` keeps directions in
-    which the training texts do not vary from being blown up.
+    Better Semantics and Faster Retrieval", section 3. Unlike there, n training texts give at most n - 1
+    directions, and the floor `eps` bounds how much a direction is scaled in which they hardly vary.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_components: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
-    """Directions kept, those of the largest variance first; None for all."""
+    """Directions kept, those of the largest variance first; None for all that the training texts span."""
     eps: float = Field(default=1e-6, gt=0, lt=1)
     """Directions whose variance is below this share of the largest count as if they had that share."""
 

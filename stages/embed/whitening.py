@@ -94,11 +94,8 @@ def whitening_of(
             f"the vectors of all {n} {items} are equal, so there is no direction to whiten; leave whitening "
             f"out or choose another method or other layers"
         )
-    kept = (
-        slice(None, None, -1)
-        if config.n_components is None
-        else slice(-1, -config.n_components - 1, -1)
-    )
+    # Of fewer vectors than the width, none vary in the other directions, in which other vectors do.
+    kept = slice(-1, -(config.n_components or most) - 1, -1)
     floor = config.eps * variances[-1]
     scale = 1 / np.sqrt(np.maximum(variances, floor))
     return Whitening(mean, (directions * scale)[:, kept])

@@ -22,7 +22,12 @@ from permafrost.stages.embed.features import Features
 from permafrost.stages.embed.layers import embed_ensemble, layer_vectors
 from permafrost.stages.extraction.capture import Index, LayersText
 from permafrost.stages.metrics.segment_matching import match
-from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
+from permafrost.stages.scoring.similarity import (
+    EqualCosinesError,
+    SimilarityConfig,
+    require_graded,
+    score_pairs,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
@@ -85,7 +90,8 @@ def probe_layers(
 ) -> LayerScores:
     """Score the vectors of every layer separately.
 
-    A similarity corpus gives the Spearman correlation on its test pairs; an unlabelled corpus of pairs gives
+    A similarity corpus gives the Spearman correlation on its test pairs, 0 for a layer whose cosines are all
+    equal; an unlabelled corpus of pairs gives
     the recall of the second text among all second texts, and the mean reciprocal rank. These scores describe
     a backbone; nothing is chosen by them.
 
@@ -108,7 +114,8 @@ def require_probed(corpus: Corpus) -> None:
     """Check that layers can be probed on a corpus.
 
     Raises:
-        InputError: it has neither graded test pairs nor two pairs of matching texts.
+        InputError: it has neither graded test pairs nor two pairs of matching texts, or a text matches
+            several.
     """
     if corpus.task == "similarity":
         require_graded(corpus)
@@ -119,6 +126,14 @@ def require_probed(corpus: Corpus) -> None:
             f"layers are probed on graded pairs or on matching segments, but this is a {corpus.task} "
             f"corpus; give one of kind similarity or segments"
         )
+    for side in ("text", "text_pair"):
+        shared = corpus.examples.column(side)
+        if (n_texts := len(shared.unique())) < len(shared):
+            raise InputError(
+                f"each text is to be matched with one other, but the {len(shared)} pairs have {n_texts} "
+                f"different {'first' if side == 'text' else 'second'} texts, so that one is right for "
+                "several; score searches with 'evaluations' instead"
+            )
     if pairs.length() < 2:
         raise InputError(
             f"segments are matched among others, but the corpus has {pairs.length()} pair; give at least two"
@@ -133,7 +148,11 @@ def _by_layer(
 
 
 def _similarity(vectors: Vectors, corpus: Corpus) -> dict[str, float]:
-    return {"Spearman": score_pairs(SimilarityConfig(), vectors, corpus).metrics["test_spearman"]}
+    try:
+        metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
+    except EqualCosinesError:
+        return {"Spearman": 0.0}
+    return {"Spearman": metrics["test_spearman"]}
 
 
 def _matching(vectors: Vectors, corpus: Corpus) -> dict[str, float]:

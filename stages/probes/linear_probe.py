@@ -15,7 +15,12 @@ from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.splits import require_metric
 from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
 from permafrost.stages.linear.model import inputs
-from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded, score_pairs
+from permafrost.stages.scoring.similarity import (
+    EqualCosinesError,
+    SimilarityConfig,
+    require_graded,
+    score_pairs,
+)
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -78,13 +83,17 @@ def _data(corpus: Corpus) -> FitData:
 
 
 def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskScore:
-    """Score one vector per text on dev and test; fitting and choosing use train and dev only.
+    """Score one vector per text on dev and test; fitting and choosing use train and dev only. Vectors whose
+    cosines are all equal, as those of a prompt's last token before the first block, score 0.
 
     Raises:
-        InputError: `f1` is used with more than two classes, or all cosines are equal.
+        InputError: `f1` is used with more than two classes.
     """
     if corpus.task == "similarity":
-        metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
+        try:
+            metrics = score_pairs(SimilarityConfig(), vectors, corpus).metrics
+        except EqualCosinesError:
+            return TaskScore("Spearman", 0.0, 0.0)
         return TaskScore("Spearman", metrics["dev_spearman"], metrics["test_spearman"])
     data = _data(corpus)
     examples = {split: data.split(split) for split in ("train", "dev", "test")}

@@ -70,6 +70,8 @@ def _cosines(
     second: NDArray[np.int64],
 ) -> Float64[np.ndarray, " n"]:
     """Of pairs of rows; a vector of zeros has the cosine 0 with any other."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    return np.einsum("pd,pd->p", unit[first], unit[second])
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    products = np.einsum("pd,pd->p", vectors[first], vectors[second])
+    # One square root of the product: a row with itself has a cosine of exactly 1, so that equal texts tie.
+    lengths = np.sqrt(squares[first] * squares[second])
+    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)

@@ -32,6 +32,10 @@ _ROUNDING = 1e-12
 """Cosines of float32 vectors that differ by less count as equal."""
 
 
+class EqualCosinesError(InputError):
+    """All cosines of a split are equal, so that they correlate with nothing."""
+
+
 class SimilarityConfig(BaseModel):
     """How cosines are compared with labels."""
 
@@ -64,7 +68,8 @@ def score_pairs(
 
     Raises:
         InputError: the corpus is of another kind, has neither dev nor test, or another number of texts than
-            vectors; a vector is zero or not finite; or all cosines or labels of a split are equal.
+            vectors; a vector is zero or not finite; or all labels of a split are equal.
+        EqualCosinesError: all cosines of a split are equal.
     """
     _check(vectors, corpus)
     scores: dict[str, dict[str, float | None]] = {}
@@ -75,8 +80,12 @@ def score_pairs(
             table = _predictions(split, vectors, corpus)
             tables.append(table)
             cosines, labels = (table.column(c).to_numpy() for c in ("prediction", "label"))
-            _check_spread(cosines, _ROUNDING, "cosines", split)
-            _check_spread(labels, 0.0, "labels", split)
+            if np.ptp(cosines) <= _ROUNDING:
+                raise EqualCosinesError(
+                    f"all cosines of the {len(cosines)} {split} pairs are {cosines[0]:.6g}, so they "
+                    "correlate with nothing; the method does not tell texts apart"
+                )
+            _require_spread(labels, split)
             scores[split] = {
                 "spearman": spearman(cosines, labels),
                 "pearson": pearson(cosines, labels),
@@ -112,7 +121,7 @@ def require_graded(corpus: Corpus) -> None:
     for split in _SPLITS:
         if split in corpus.splits:
             labels = corpus.split(split).column("label").to_numpy()
-            _check_spread(labels, 0.0, "labels", split)
+            _require_spread(labels, split)
 
 
 def overlap_of_pairs(
@@ -200,14 +209,9 @@ def _refuse_vector(text: int, vectors: NDArray[np.float32], corpus: Corpus) -> N
     )
 
 
-def _check_spread(values: NDArray[np.float64], rounding: float, what: str, split: str) -> None:
-    if np.ptp(values) <= rounding:
-        advice = (
-            "the method does not tell texts apart"
-            if what == "cosines"
-            else "use a split with different labels"
-        )
+def _require_spread(labels: NDArray[np.float64], split: str) -> None:
+    if np.ptp(labels) == 0:
         raise InputError(
-            f"all {what} of the {len(values)} {split} pairs are {values[0]:.6g}, so they correlate with "
-            f"nothing; {advice}"
+            f"all labels of the {len(labels)} {split} pairs are {labels[0]:.6g}, so they correlate with "
+            "nothing; use a split with different labels"
         )

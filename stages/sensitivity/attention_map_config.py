@@ -2,16 +2,23 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_LAYERS, MAX_SEED, MAX_TEXTS
 from permafrost.stages.corpus.text_sample import TextSample
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 MAX_TOKENS = 512
 """Longest text: a map has the square of it in numbers, and a picture no more than a few hundred lines."""
+
+
+def _has_words(text: str) -> str:
+    if not text.strip():
+        raise ValueError(f"{quoted(text)} is blank; give a text with words")
+    return text
 
 
 class AttentionMapConfig(BaseModel):
@@ -19,7 +26,7 @@ class AttentionMapConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text: Annotated[str, Field(min_length=1)] | None = None
+    text: Annotated[str, Field(min_length=1), AfterValidator(_has_words)] | None = None
     """The text itself; one of the task's, drawn by `seed`, if not given."""
     min_words: int = Field(default=16, ge=1, le=MAX_TEXTS)
     """Shorter texts of the task are not drawn."""

@@ -104,3 +104,19 @@ def test_damaged_data_of_a_task_names_the_task(
     path = write(tmp_path / "experiment.yaml", content)
     with pytest.raises(InputError, match=r"all 1 pairs of .*sts/test.parquet have the grade 1"):
         run_serially(path, tmp_path / "home")
+
+
+def test_prompts_of_different_numbers_are_not_joined(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    two = ["Topic of {text} :", "Mood of {text} :"]
+    content["recipes"]["question"] = {"kind": "meta_eol", "prompts": two}
+    content["methods"]["asked"]["combine"] = "concatenate"
+    path = write(tmp_path / "experiment.yaml", content)
+    with pytest.raises(
+        InputError, match=r"methods\.asked joins .*'default' has 1, 'question' has 2"
+    ):
+        load_experiment(path)
+    content["methods"]["asked"]["combine"] = "average"
+    load_experiment(write(path, content))

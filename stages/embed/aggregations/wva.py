@@ -14,7 +14,7 @@ from permafrost.storage.progress import Progress
 
 class WeightedValues(Aggregation):
     """Values of all tokens of the input, weighted by the readout token's attention row (Value Aggregation,
-    section 6.1)."""
+    section 6.1). Under `contrastive` it is without the contrast, which is made after the row is stored."""
 
     kind: Literal["wva"] = "wva"
     heads: Literal["joined", "mean_of_group"] = "joined"

@@ -40,6 +40,16 @@ class PromptBertRecipe(Recipe):
     template: str = 'This sentence : "{text}" means {mask} .'
     """Contains {text} and {mask}, once each, in any order."""
 
+    @field_validator("instruction")
+    @classmethod
+    def _has_no_mask(cls, instruction: str | None) -> str | None:
+        if instruction is not None and MASK in instruction:
+            raise ValueError(
+                f"{quoted(instruction)} contains {MASK}, which has a meaning in the template alone; the only "
+                f"slot of an instruction is {TEXT}"
+            )
+        return instruction
+
     @field_validator("template")
     @classmethod
     def _has_both_slots(cls, template: str) -> str:

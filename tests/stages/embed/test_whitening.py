@@ -69,6 +69,15 @@ def test_directions_without_variance_are_not_blown_up() -> None:
     assert_close(_covariance(found.apply(train))[:4, :4], np.eye(4))
 
 
+def test_of_few_texts_only_the_directions_are_kept_in_which_they_vary() -> None:
+    train, others = _vectors(4), _vectors(500, seed=1)
+    found = fit_whitening(WhiteningConfig(), train)
+    three = fit_whitening(WhiteningConfig(n_components=3), train)
+    assert np.array_equal(found.matrix, three.matrix)
+    assert_close(_covariance(found.apply(train)), np.eye(3))
+    assert np.mean(found.apply(others) ** 2) < 100, "another direction would count a thousandfold"
+
+
 def test_embed_whitens_before_it_normalises() -> None:
     rows = Ragged(_vectors(30), np.arange(31))
     features = MemoryFeatures(SIZES, {"hidden/2": rows})

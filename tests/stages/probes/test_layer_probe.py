@@ -78,6 +78,30 @@ def test_an_ensemble_is_probed_as_its_average() -> None:
         assert scores(together, "Spearman")[layer] == pytest.approx(value, abs=1e-3)
 
 
+def test_a_text_that_is_right_for_several_is_refused() -> None:
+    corpus = segments()
+    pairs = corpus.examples.column("text_pair").to_numpy().copy()
+    pairs[1] = pairs[0]
+    place = corpus.examples.schema.get_field_index("text_pair")
+    examples = corpus.examples.set_column(place, "text_pair", pa.array(pairs))
+    half = N_TEXTS // 2
+    with pytest.raises(
+        InputError,
+        match=f"the {half} pairs have {half - 1} different second texts, so that one is right",
+    ):
+        probe_layers(
+            LayerProbeConfig(), [features(LAYERS)], replace(corpus, examples=examples), QUIET
+        )
+
+
+def test_a_layer_that_is_the_same_for_all_texts_scores_0_and_the_others_are_scored() -> None:
+    same = np.repeat(TRUTH[:1], N_TEXTS, axis=0)
+    found = probe_layers(LayerProbeConfig(), [features({**LAYERS, 1: same})], graded(TRUTH), QUIET)
+    by_layer = scores(found, "Spearman")
+    assert by_layer[1] == 0
+    assert by_layer[2] == pytest.approx(1, abs=1e-6)
+
+
 def test_other_corpora_are_refused_and_scores_survive_a_folder(tmp_path: Path) -> None:
     wrong = replace(graded(TRUTH), task="classification")
     with pytest.raises(InputError, match="this is a classification corpus"):

@@ -1,6 +1,9 @@
 """Correlations of plain cosines against numpy and scipy called here."""
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from scipy import stats
@@ -54,6 +57,27 @@ def test_cosines_that_differ_by_rounding_alone_have_no_correlation() -> None:
     only = RawCosineConfig(layers="1")
     found = probe_raw_cosine(only, [pooled({1: parallel})], corpus, QUIET)
     assert {p.value for p in found.points} == {0.0}
+
+
+def test_pairs_of_equal_texts_share_their_rank() -> None:
+    corpus = graded(RNG.normal(size=(N_TEXTS, 4)))
+    twice = np.concatenate([LAYERS[1][: N_TEXTS // 2]] * 2)
+    rows = corpus.split("test")
+    first = rows.column("text").to_numpy()
+    twins = np.where(np.arange(len(first)) % 2, first, rows.column("text_pair").to_numpy())
+    place = corpus.examples.schema.get_field_index("text_pair")
+    every = corpus.examples.column("text_pair").to_numpy().copy()
+    every[np.asarray(corpus.examples.column("split")) == "test"] = twins
+    changed = replace(
+        corpus, examples=corpus.examples.set_column(place, "text_pair", pa.array(every))
+    )
+    found = probe_raw_cosine(RawCosineConfig(layers="1"), [pooled({1: twice})], changed, QUIET)
+    (value,) = (p.value for p in found.points if p.measure == "test Spearman")
+    a, b = twice[first].astype(float), twice[twins].astype(float)
+    cosines = (a * b).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+    assert (cosines == 1).sum() >= len(first) // 2
+    labels = rows.column("label").to_numpy()
+    assert value == pytest.approx(stats.spearmanr(cosines, labels).statistic, abs=1e-9)
 
 
 def test_what_has_no_graded_pairs_or_no_vector_of_a_text_is_refused() -> None:

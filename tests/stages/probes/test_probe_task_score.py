@@ -166,6 +166,16 @@ def test_graded_pairs_are_scored_by_their_cosines() -> None:
     assert found.choice["layer"] == "final"
 
 
+def test_a_layer_that_is_the_same_for_all_texts_scores_0() -> None:
+    truth = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    layers: dict[int | str, np.ndarray] = {0: np.ones_like(truth), 1: truth}
+    corpus = graded(truth, ("dev", "test"))
+    found = probe_task(TaskScoreConfig(layers="0,1"), [pooled(layers)], corpus, QUIET)
+    assert curves(found)["test Spearman"]["0"] == 0
+    assert curves(found)["test Spearman"]["1"] > 0.9
+    assert found.choice["layer"] == "1"
+
+
 def test_the_prompts_of_an_ensemble_are_averaged() -> None:
     noise = 100 * np.random.default_rng(9).normal(size=(N, D))
     members = [

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from permafrost.stages.extraction.recipes import encode
 from permafrost.stages.metrics.attention_map import TOKENS, WEIGHTS, read_attention_map
@@ -111,6 +112,11 @@ def test_a_map_comes_back_from_its_folder(pair: Pairs, tmp_path: Path) -> None:
     )
     with pytest.raises(CorruptDataError):
         read_attention_map(tmp_path)
+
+
+def test_a_blank_text_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ValidationError, match="' ' is blank; give a text with words"):
+        AttentionMapConfig(text=" ")
 
 
 def test_a_text_is_cut_drawn_or_refused(pair: Pairs) -> None:

@@ -1,6 +1,7 @@
 """PromptBERT: the prompt's words, and a span that is the mask alone."""
 
 import pytest
+from pydantic import ValidationError
 
 from permafrost.stages.extraction.recipes import (
     PromptBertRecipe,
@@ -62,3 +63,8 @@ def test_decoders_and_tokenizers_without_a_mask_are_refused() -> None:
         encode(PromptBertRecipe(), byte_tokenizer(adds_bos=False), ["ice"], 50)
     with pytest.raises(InputError, match=r"contains \{mask\} 0 times"):
         parse_recipe("prompt_bert:template=the {text}")
+
+
+def test_an_instruction_has_no_mask() -> None:
+    with pytest.raises(ValidationError, match="the only slot of an instruction is"):
+        PromptBertRecipe(instruction="Fill in the {mask}. {text}")
