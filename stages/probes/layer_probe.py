@@ -127,10 +127,10 @@ def require_probed(corpus: Corpus) -> None:
             f"corpus; give one of kind similarity or segments"
         )
     for side in ("text", "text_pair"):
-        shared = corpus.examples.column(side)
-        if (n_texts := len(shared.unique())) < len(shared):
+        texts = corpus.examples.column(side).to_pylist()
+        if (n_texts := len(set(texts))) < len(texts):
             raise InputError(
-                f"each text is to be matched with one other, but the {len(shared)} pairs have {n_texts} "
+                f"each text is to be matched with one other, but the {len(texts)} pairs have {n_texts} "
                 f"different {'first' if side == 'text' else 'second'} texts, so that one is right for "
                 "several; score searches with 'evaluations' instead"
             )
