@@ -63,7 +63,7 @@ def _taken(rows: SplitRows, kept: NDArray[np.int64]) -> SplitRows:
         )
     return SplitRows(
         split=rows.split,
-        where=rows.where,
+        where=f"the sample of {rows.where}",
         text=rows.text.take(at),
         text_pair=None if rows.text_pair is None else rows.text_pair.take(at),
         label=None if rows.label is None else rows.label.take(at),

@@ -110,6 +110,8 @@ class TriplesGraph(KnowledgeSource):
                     f"no triple of {where} has a weight of {self.min_weight:g} or more in column "
                     f"{quoted(weight)}; lower min_weight"
                 )
+            # Rows are counted among those.
+            where = f"the triples of {where} with a weight of {self.min_weight:g} or more"
         if not table.num_rows:
             raise InputError(f"{where} has no triples; give at least one")
         head, relation, tail = (table.column(name) for name in names)

@@ -118,3 +118,10 @@ def test_more_rows_than_there_are_is_an_error(tmp_path: Path, n: int) -> None:
 def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="sample names the split 'tset'; there are train"):
         config(parquet(tmp_path / "a.parquet", ROWS), {"tset": 5})
+
+
+def test_rows_in_messages_are_said_to_be_of_the_sample(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "label": -1 if i == 700 else i % 3} for i in range(1000)]
+    wrong = config(parquet(tmp_path / "a.parquet", rows), {"train": 999})
+    with pytest.raises(InputError, match=r"row \d+ of the sample of .*a\.parquet: the label -1"):
+        wrong.build()

@@ -121,6 +121,14 @@ def test_triples_below_the_least_weight_are_left_out(tmp_path: Path) -> None:
     assert len(triples(read(path))) == 2
 
 
+def test_rows_are_counted_among_the_triples_that_are_kept(tmp_path: Path) -> None:
+    rows = {"head": ["a", " "], "relation": ["r", "r"], "tail": ["c", "d"], "weight": [0.5, 2.0]}
+    pq.write_table(pa.table(rows), tmp_path / "w.parquet")
+    says = r"row 1 of the triples of .*w\.parquet with a weight of 1 or more"
+    with pytest.raises(InputError, match=says):
+        read(tmp_path / "w.parquet", min_weight=1)
+
+
 def test_facts_name_the_bytes_not_the_file(tmp_path: Path) -> None:
     path = write_triples(tmp_path)
     facts = TriplesGraph(path=str(path)).facts()
