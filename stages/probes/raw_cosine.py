@@ -70,7 +70,7 @@ def _cosines(
     second: NDArray[np.int64],
 ) -> Float64[np.ndarray, " n"]:
     """Of pairs of rows; a vector of zeros has the cosine 0 with any other."""
-    squares = np.einsum("nd,nd->n", vectors, vectors)
+    squares = np.einsum("td,td->t", vectors, vectors)
     products = np.einsum("pd,pd->p", vectors[first], vectors[second])
     # One square root of the product: a row with itself has a cosine of exactly 1, so that equal texts tie.
     lengths = np.sqrt(squares[first] * squares[second])
