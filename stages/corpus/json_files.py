@@ -16,6 +16,9 @@ from permafrost.storage.quoting import quoted
 BLOCK_BYTES = 1 << 24
 """Block size for reading. A row must fit into one block; some documents exceed the default of 1 MiB."""
 
+FirstValues = dict[str, tuple[int, Any]]
+"""The number of a row, from 1, and its value, by field."""
+
 
 class JsonFile:
     """One file, of the format `jsonl` or `json`."""
@@ -55,6 +58,30 @@ class JsonFile:
             )
         return value
 
+    def columns(self) -> list[str]:
+        """The fields that any row has, in the order in which they first occur.
+
+        Raises:
+            InputError: the first row is no JSON object.
+        """
+        names = dict.fromkeys(self.first())
+        for _, row in self._rows():
+            names.update(dict.fromkeys(row))
+        return list(names)
+
+    def first_values(self, names: Sequence[str], empty: Sequence[Any] = (None,)) -> FirstValues:
+        """The first value of each of these fields that is none of `empty`, with the number of its row from 1;
+        nothing for a field without one."""
+        found: FirstValues = {}
+        missing = set(names)
+        for number, row in self._rows():
+            for name in [name for name in missing if row.get(name) not in empty]:
+                found[name] = (number, row[name])
+                missing.remove(name)
+            if not missing:
+                break
+        return found
+
     def read(
         self,
         texts: Sequence[str],
@@ -63,15 +90,25 @@ class JsonFile:
         ids: Sequence[str],
         optional: Sequence[str],
         lists: Sequence[str],
+        known: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Some columns; for the arguments see `table_files.read_columns`."""
-        first, path = self.first(), self.path
-        require_columns(list(first), (*texts, *labels, *negatives, *ids, *lists), str(path))
+        """Some columns, null where a row lacks the field.
+
+        `known` are columns that may be read though this file has none of them; for the other arguments see
+        `table_files.read_columns`.
+        """
+        path, wanted = self.path, (*texts, *labels, *negatives, *ids, *lists)
+        self.first()
+        first = self.first_values(wanted)
+        if any(name not in first for name in wanted):
+            require_columns(self.columns() if known is None else known, wanted, str(path))
         types = {name: pa.large_string() for name in (*texts, *optional)}
-        types |= {name: _type(first[name], name, path) for name in labels}
-        types |= {name: self._text_type(name) for name in negatives}
-        types |= {name: _id_type(first[name], name, path) for name in ids}
-        types |= {name: _list_type(first[name], name, path) for name in lists}
+        types |= {name: _type(first, name, path) for name in labels}
+        types |= {name: _text_type(first, name) for name in negatives}
+        types |= {name: _id_type(first, name, path) for name in ids}
+        if lists:
+            filled = self.first_values(lists, (None, []))
+            types |= {name: _list_type(filled, name, path) for name in lists}
         fields = list(types.items())
         # With an explicit schema, other columns are not parsed and cannot fail.
         parsing = pa.json.ParseOptions(
@@ -81,24 +118,24 @@ class JsonFile:
             self._source(), pa.json.ReadOptions(block_size=BLOCK_BYTES), parsing
         )
 
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows with their numbers, without those that are broken, which Arrow names as it reads them."""
+        if self._records is not None:
+            yield from enumerate(self._records, start=1)
+            return
+        for number, line in enumerate(self.lines(), start=1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield number, row
+
     def _source(self) -> Path | pa.BufferReader:
         """What Arrow reads: the file, or where it is no jsonl in UTF-8 its rows as such."""
         if self._records is None and self._how.encoding == UTF_8:
             return self.path
         return pa.BufferReader("\n".join(self.lines()).encode())
-
-    def _text_type(self, name: str) -> pa.DataType:
-        """Text or lists of text, judging by the first value that is not null."""
-        values = (json.loads(line).get(name) for line in self.lines())
-        try:
-            first = next((value for value in values if value is not None), None)
-        except (ValueError, RecursionError, AttributeError) as error:
-            raise InputError(
-                f"{self.path} has a line that is not a JSON object ({error}); jsonl is one object per line"
-            ) from error
-        if first is None:
-            return pa.null()
-        return pa.list_(pa.large_string()) if isinstance(first, list) else pa.large_string()
 
 
 def _records(path: Path, how: TextFormat) -> list[dict[str, Any]]:
@@ -124,7 +161,10 @@ def _records(path: Path, how: TextFormat) -> list[dict[str, Any]]:
     return value
 
 
-def _type(value: object, name: str, path: Path) -> pa.DataType:
+def _type(first: FirstValues, name: str, path: Path) -> pa.DataType:
+    if name not in first:
+        return pa.null()
+    row, value = first[name]
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int | float):
@@ -132,25 +172,39 @@ def _type(value: object, name: str, path: Path) -> pa.DataType:
     if isinstance(value, str):
         return pa.large_string()
     raise InputError(
-        f"row 1 of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or text"
+        f"row {row} of {path}: the label in column {quoted(name)} is {quoted(value)}, expected a number or "
+        "text"
     )
 
 
-def _list_type(value: object, name: str, path: Path) -> pa.DataType:
-    if not isinstance(value, list) or not value:
+def _text_type(first: FirstValues, name: str) -> pa.DataType:
+    """Text or lists of text."""
+    if name not in first:
+        return pa.null()
+    return pa.list_(pa.large_string()) if isinstance(first[name][1], list) else pa.large_string()
+
+
+def _list_type(first: FirstValues, name: str, path: Path) -> pa.DataType:
+    if name not in first:
+        return pa.list_(pa.null())
+    row, value = first[name]
+    if not isinstance(value, list):
         raise InputError(
-            f"row 1 of {path} has {quoted(value)} in column {quoted(name)}, expected a list of numbers or "
-            "texts"
+            f"row {row} of {path} has {quoted(value)} in column {quoted(name)}, expected a list of "
+            "numbers or texts"
         )
-    return pa.list_(_type(value[0], name, path))
+    return pa.list_(_type({name: (row, value[0])}, name, path))
 
 
-def _id_type(value: object, name: str, path: Path) -> pa.DataType:
+def _id_type(first: FirstValues, name: str, path: Path) -> pa.DataType:
+    if name not in first:
+        return pa.null()
+    row, value = first[name]
     if isinstance(value, int) and not isinstance(value, bool):
         return pa.int64()
     if isinstance(value, str):
         return pa.large_string()
     raise InputError(
-        f"row 1 of {path}: the id in column {quoted(name)} is {quoted(value)}, expected text or a "
+        f"row {row} of {path}: the id in column {quoted(name)} is {quoted(value)}, expected text or a "
         "whole number"
     )

@@ -134,43 +134,56 @@ def _of_lines(digests: Iterable[str]) -> str:
 
 
 def column_names(path: Path, how: TextFormat = USUAL) -> list[str]:
-    """The columns of a file, or of the first of several; for jsonl and json the fields of the first row.
+    """The columns of a file, or of the first of several; for jsonl and json the fields that any row of any
+    file has.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    with _opened(path, how) as (names, _):
-        return names
-
-
-def first_row(path: Path) -> dict[str, Any]:
-    """The values of the first row by column, of the first file if there are several; empty without rows, and
-    of plain text.
-
-    Raises:
-        InputError: the file is missing, empty, unreadable or broken.
-    """
-    with _opened(path, USUAL) as (_, rows):
-        return next(rows, {})
-
-
-@contextmanager
-def _opened(path: Path, how: TextFormat) -> Generator[tuple[list[str], Iterator[dict[str, Any]]]]:
-    """The columns of the first file, and its first rows as they are read."""
-    kind, path = file_format(path), data_files(path)[0]
-    try:
+    kind, parts = file_format(path), data_files(path)
+    with _named(path := parts[0], how):
         match kind:
             case "parquet":
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
-                    yield file.schema_arrow.names, _first_rows(file.iter_batches(batch_size=1))
+                    return file.schema_arrow.names
             case "csv" | "tsv":
                 with pa.csv.open_csv(path, *csv_options(kind, how)) as head:
-                    yield head.schema.names, _first_rows(head)
+                    return head.schema.names
             case "jsonl" | "json":
-                first = JsonFile(path, kind, how).first()
-                yield list(first), iter([first])
+                of_parts = [JsonFile(part, kind, how).columns() for part in parts]
+                return list(dict.fromkeys(name for names in of_parts for name in names))
             case _:
-                yield ["text"], iter(())
+                return ["text"]
+
+
+def first_values(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The values of columns in the first row, of the first file if there are several; in jsonl and json the
+    first ones that are not null. Empty without rows, and of plain text.
+
+    Raises:
+        InputError: the file is missing, empty, unreadable or broken.
+    """
+    kind, path = file_format(path), data_files(path)[0]
+    with _named(path, USUAL):
+        match kind:
+            case "parquet":
+                with pa.parquet.ParquetFile(path, memory_map=True) as file:
+                    return next(_first_rows(file.iter_batches(batch_size=1)), {})
+            case "csv" | "tsv":
+                with pa.csv.open_csv(path, *csv_options(kind)) as head:
+                    return next(_first_rows(head), {})
+            case "jsonl" | "json":
+                found = JsonFile(path, kind, USUAL).first_values(names)
+                return {name: value for name, (_, value) in found.items()}
+            case _:
+                return {}
+
+
+@contextmanager
+def _named(path: Path, how: TextFormat) -> Generator[None]:
+    """Errors of readers name the file."""
+    try:
+        yield
     except _BROKEN as error:
         raise _unreadable(path, error, how) from error
 
@@ -201,10 +214,12 @@ def read_columns(
         InputError: a file is missing, empty, unreadable or broken, lacks a column, or has one of another type
             than the first file.
     """
-    kind = file_format(path)
+    kind, files = file_format(path), data_files(path)
+    # A field that no row of one file has may be in another one.
+    known = column_names(path, how) if len(files) > 1 and kind in ("jsonl", "json") else None
     parts = [
-        _read_one(part, kind, how, texts, labels, negatives, ids, optional, lists)
-        for part in data_files(path)
+        _read_one(part, kind, how, texts, labels, negatives, ids, optional, lists, known)
+        for part in files
     ]
     try:
         return pa.concat_tables(parts, promote_options="permissive") if len(parts) > 1 else parts[0]
@@ -224,6 +239,7 @@ def _read_one(
     ids: Sequence[str],
     optional: Sequence[str],
     lists: Sequence[str],
+    known: Sequence[str] | None,
 ) -> pa.Table:
     if optional and kind not in ("jsonl", "json"):
         texts = [*texts, *(name for name in optional if name in column_names(path, how))]
@@ -235,7 +251,7 @@ def _read_one(
                 return _csv(path, kind, how, [*texts, *negatives, *ids, *lists], labels)
             case "jsonl" | "json":
                 file = JsonFile(path, kind, how)
-                return file.read(texts, labels, negatives, ids, optional, lists)
+                return file.read(texts, labels, negatives, ids, optional, lists, known)
             case _:
                 return _txt(path, how, [*texts, *labels, *negatives, *ids, *lists])
     except InputError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from permafrost.stages.corpus.table_files import first_row, read_columns
+from permafrost.stages.corpus.table_files import first_values, read_columns
 from permafrost.stages.corpus.text_format import name_the_encoding
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -208,12 +208,12 @@ def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:
 
 
 def holds_lists(path: Path, names: Sequence[str]) -> bool:
-    """Whether each of these columns has a list in the first row.
+    """Whether each of these columns begins with a list.
 
     Raises:
         InputError: the file is missing, empty, unreadable or broken.
     """
-    first = first_row(path)
+    first = first_values(path, names)
     return all(isinstance(_listed(first.get(name)), list) for name in names)
 
 

@@ -19,6 +19,7 @@ from permafrost.stages.corpus.data_files import find_file
 from permafrost.stages.corpus.search_files import SearchColumns, read_judgements
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.corpus.sources.files import FilesCorpus
+from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.texts import read_texts
 from permafrost.storage.errors import InputError
 
@@ -278,3 +279,48 @@ def test_any_cells_in_any_form_are_read_back(
         encoding=encoding,
     ).rows()[:1]
     assert read.text.to_pylist() == cells
+
+
+def lines_of(*rows: Mapping[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_columns_of_json_are_the_fields_of_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines_of({"a": "x"}, {"a": None, "b": [1]}, {"c": 2, "a": "y", "d": None}))
+    assert column_names(path) == ["a", "b", "c", "d"]
+    table = read_columns(path, ["a"], ["c", "d"], lists=["b"])
+    assert table.to_pylist() == [
+        {"a": "x", "b": None, "c": None, "d": None},
+        {"a": None, "b": [1.0], "c": None, "d": None},
+        {"a": "y", "b": None, "c": 2.0, "d": None},
+    ]
+    with pytest.raises(InputError, match=r"no column 'e'.*'a', 'b', 'c', 'd'"):
+        read_columns(path, ["a", "e"], [])
+    path.write_text(lines_of({"a": "x"}, {"a": "y", "c": [1]}))
+    with pytest.raises(InputError, match=r"row 2 of .* column 'c' is \[1\]"):
+        read_columns(path, ["a"], ["c"])
+
+
+def test_a_field_may_be_in_the_rows_of_one_file_of_several(tmp_path: Path) -> None:
+    (tmp_path / "x-0.jsonl").write_text(lines_of({"a": "x"}))
+    (tmp_path / "x-1.jsonl").write_text(lines_of({"a": "y", "b": 1, "l": ["z"]}))
+    path = tmp_path / "x-*.jsonl"
+    assert column_names(path) == ["a", "b", "l"]
+    table = read_columns(path, ["a"], ["b"], lists=["l"])
+    assert table.to_pylist() == [{"a": "x", "b": None, "l": None}, {"a": "y", "b": 1.0, "l": ["z"]}]
+
+
+def test_relevances_beside_lists_of_documents_count_whichever_row_has_them(tmp_path: Path) -> None:
+    columns, path = SearchColumns(path=str(tmp_path)), tmp_path / "qrels.jsonl"
+    rows = [
+        {"query-id": "q", "corpus-ids": ["d1"]},
+        {"query-id": "r", "corpus-ids": ["d1"], "score": [0]},
+    ]
+    path.write_text(lines_of({**rows[0], "score": [2]}, rows[1]))
+    assert read_judgements(columns, path)[0].column("relevance").to_pylist() == [2, 0]
+    path.write_text(lines_of(*rows))
+    with pytest.raises(
+        InputError, match=r"row 1 of .* 1 elements in column 'corpus-ids' and 0 in 'score'"
+    ):
+        read_judgements(columns, path)

@@ -1,5 +1,6 @@
 """A user's graphs from tables: what they become, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,29 @@ def test_every_format_of_table_is_read_alike(extension: str, tmp_path: Path) -> 
                 table.to_csv(path, index=False, sep="\t" if extension == "tsv" else ",")
         fields[name] = path
     assert built(fields) == expected
+
+
+def test_fields_of_json_that_the_first_row_lacks_are_read(tmp_path: Path) -> None:
+    fields = write(tmp_path)
+    nodes = [dict(zip(NODES[0], row, strict=True)) for row in NODES[1:]]
+    nodes[1] |= {"type": "answer entity"}
+    nodes = [
+        {**node, **({"relevance": 2.0} if at else {"type": None})} for at, node in enumerate(nodes)
+    ]
+    nodes[0]["relevance"] = 1.0
+    # The order of the rows decides nothing, nor does a graph that is null in the first one.
+    examples = [dict(zip(EXAMPLES[0], row, strict=True)) for row in EXAMPLES[1:]]
+    examples.insert(0, {**examples[0], "text": "a text alone", "graph": None})
+    for name, rows in (("nodes", nodes), ("examples", examples)):
+        fields[name] = str(tmp_path / f"{name}.jsonl")
+        Path(fields[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = built(fields)
+    assert nodes_of(corpus, 1)["kitchen"] == 1
+    assert sorted(set(corpus.graphs.node_relevance.tolist())) == [0.0, 1.0, 2.0]
+    del nodes[0]["relevance"]
+    Path(fields["nodes"]).write_text("".join(json.dumps(row) + "\n" for row in nodes))
+    with pytest.raises(InputError, match=r"row 1 .* has nothing in column 'relevance'"):
+        built(fields)
 
 
 def test_rows_of_a_case_are_the_choices(tmp_path: Path) -> None:
