@@ -51,6 +51,8 @@ class Candidates:
     texts: pa.Table
     """The query and document columns, as read."""
     labels: list[int]
+    of_lists: bool = False
+    """Whether rows of the file hold lists."""
 
     def queries_and_documents(self) -> tuple[list[str], list[str]]:
         """Both texts of every row; raises InputError if a value is missing or is not text."""
@@ -125,6 +127,7 @@ def _of_lists(path: Path, names: Sequence[str], query: str, lists: tuple[str, st
         [keys[row] for row, _, _ in rows],
         pa.table(texts),
         [label for _, _, label in rows],
+        of_lists=True,
     )
 
 

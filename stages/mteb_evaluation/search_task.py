@@ -1,5 +1,6 @@
 """What local tasks of queries and documents share: roles, scores, and the texts that mteb asks for."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from permafrost.stages.corpus.search_files import document_text
@@ -9,6 +10,12 @@ from permafrost.stages.mteb_evaluation.task import LocalTask, Role
 SEARCH_ROLES: tuple[Role, ...] = ("query", "document")
 
 _CUTS = (1, 3, 5, 10, 20, 100, 1000)
+
+
+def scored(judged: Mapping[str, int]) -> dict[str, int]:
+    """The relevant ones of a query's judged documents with their grades; all of them with 0 if none is, as
+    mteb scores a query only if it is judged."""
+    return {document: grade for document, grade in judged.items() if grade > 0} or dict(judged)
 
 
 class SearchTask(LocalTask):

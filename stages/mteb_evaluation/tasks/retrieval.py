@@ -14,7 +14,7 @@ from permafrost.stages.corpus.search_files import (
     read_queries,
 )
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
-from permafrost.stages.mteb_evaluation.search_task import SearchTask
+from permafrost.stages.mteb_evaluation.search_task import SearchTask, scored
 
 
 class RetrievalTask(SearchColumns, SearchTask):
@@ -25,7 +25,8 @@ class RetrievalTask(SearchColumns, SearchTask):
 
     type: Literal["retrieval"] = "retrieval"
     qrels: str = "qrels_test"
-    """File of the judgements, e.g. `qrels/test`; queries without a relevant document are left out."""
+    """File of the judgements, e.g. `qrels/test`. As in mteb, queries that it does not name are left out, and
+    those whose judged documents are all irrelevant score 0."""
     identical_ids: Literal["keep", "ignore"] = "keep"
     """`ignore`: a document is not a result for the query with the same id, as in mteb's ArguAna."""
 
@@ -39,7 +40,7 @@ class RetrievalTask(SearchColumns, SearchTask):
         return qrels_file(self.path, self.qrels) if holds == "qrels" else super().file(holds)
 
     def read(self) -> LocalData:
-        """All documents, and the queries with at least one relevant document; raises as `LocalTask.read`."""
+        """All documents, and the queries with at least one judgement; raises as `LocalTask.read`."""
         path = self.file("qrels")
         documents, where = read_documents(self)
         titles, contents = (list(side) for side in zip(*documents.values(), strict=True))
@@ -51,12 +52,12 @@ class RetrievalTask(SearchColumns, SearchTask):
         judgeable = Judgeable(queries_by_id, queries_where), Judgeable(documents, where)
         relevant: dict[str, dict[str, int]] = {}
         for judgement in judgements_of(table, names, str(path), *judgeable):
-            if judgement.grade > 0:
-                relevant.setdefault(judgement.query, {})[judgement.document] = judgement.grade
+            grade = max(judgement.grade, 0)
+            relevant.setdefault(judgement.query, {})[judgement.document] = grade
         kept = [query for query in queries_by_id if query in relevant]
         queries = {"id": kept, "text": [queries_by_id[query] for query in kept]}
         return LocalData(
-            {"queries": queries, "corpus": corpus}, {q: relevant[q] for q in queries["id"]}
+            {"queries": queries, "corpus": corpus}, {q: scored(relevant[q]) for q in kept}
         )
 
     def settings(self) -> Mapping[str, Any]:

@@ -17,14 +17,14 @@ Rows = list[dict[str, Any]]
 
 @pytest.mark.parametrize(
     ("kind", "n"),
-    list(zip(KINDS, (24, 24, 24, 45, 7, 5, 4), strict=True)),
+    list(zip(KINDS, (24, 24, 24, 45, 7, 6, 4), strict=True)),
 )
 def test_every_kind_is_read(tmp_path: Path, kind: str, n: int) -> None:
     write_task(tmp_path, kind)
     assert task(tmp_path, kind).read().n_examples == n
 
 
-def test_queries_without_an_answer_are_left_out(tmp_path: Path) -> None:
+def test_queries_without_a_judgement_are_left_out(tmp_path: Path) -> None:
     write_task(tmp_path, "retrieval")
     data = task(tmp_path, "retrieval").read()
     assert data.tables["queries"]["id"] == [f"q{i}" for i in range(7)]
@@ -33,8 +33,9 @@ def test_queries_without_an_answer_are_left_out(tmp_path: Path) -> None:
     assert data.candidates is None
     write_task(tmp_path, "reranking")
     ranked = task(tmp_path, "reranking").read()
-    assert ranked.tables["queries"]["id"] == list("01234")
+    assert ranked.tables["queries"]["id"] == list("012345")
     assert ranked.relevant["3"] == {"3/3": 1}
+    assert ranked.relevant["5"] == {f"5/{i}": 0 for i in range(5)}
     assert ranked.candidates is not None
     assert ranked.candidates["3"] == [f"3/{i}" for i in range(5)]
 

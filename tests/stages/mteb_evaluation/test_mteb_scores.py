@@ -1,12 +1,20 @@
 """Main scores against scipy, scikit-learn and pytrec_eval on the same vectors; scores of constant ones."""
 
 import random
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
+import yaml
+from datasets import Dataset, DatasetDict
+from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
+from mteb.abstasks.text import reranking
+from mteb.abstasks.text.reranking import AbsTaskReranking
 from pydantic import ValidationError
 from scipy.stats import spearmanr
 from sklearn.cluster import MiniBatchKMeans
@@ -14,11 +22,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, v_measure_score
 
 from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation.build import build_task
+from permafrost.stages.mteb_evaluation.running import run_task
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from permafrost.storage.ragged import Ragged
 from tests.stages.embed.corpus_features import SIZES, WIDTH
 from tests.stages.embed.memory_features import MemoryFeatures
+from tests.stages.extraction.tiny_models import WORDS
 from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, write_tasks
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
 
@@ -122,8 +133,68 @@ def test_searches(folder: Path, kind: str, measure: str, key: str) -> None:
     data = task(folder, kind).read()
     found = pytrec_eval.RelevanceEvaluator(data.relevant, {measure}).evaluate(ranked(data))
     expected = np.mean([scores[key] for scores in found.values()])
-    assert len(found) == data.n_examples == {"retrieval": 7, "reranking": 5}[kind]
+    assert len(found) == data.n_examples == {"retrieval": 7, "reranking": 6}[kind]
     assert main_score(folder, kind) == pytest.approx(expected, abs=1e-5)
+
+
+def of_mteb(built: Any, data: Any, tmp_path: Path) -> float:
+    """The score of a task of mteb's own class with data that mteb has read."""
+    built.dataset = {"default": {"test": data}}
+    made = embedding()
+    (row,) = run_task(built, made, "mean", made.digest, tmp_path / "kept")["test"]
+    return row["main_score"]
+
+
+def test_queries_with_irrelevant_documents_alone_count_as_in_mteb(
+    folder: Path, tmp_path: Path
+) -> None:
+    files, hub = tmp_path / "retrieval", tmp_path / "hub"
+    shutil.copytree(folder / "retrieval", files)
+    judged = pq.read_table(files / "qrels_test.parquet").to_pylist()
+    judged += [{"query_id": "q7", "doc_id": f"d{i}", "score": -i} for i in (0, 1)]
+    write_rows(files / "qrels_test.parquet", judged)
+    # As mteb's tasks are on the hub.
+    renamed = {"query_id": "query-id", "doc_id": "corpus-id"}
+    write_rows(
+        hub / "qrels.parquet", [{renamed.get(k, k): v for k, v in r.items()} for r in judged]
+    )
+    for name in ("corpus", "queries"):
+        rows = pq.read_table(files / f"{name}.parquet").to_pylist()
+        write_rows(hub / f"{name}.parquet", [{"_id": next(iter(r.values())), **r} for r in rows])
+    configs = [
+        {"config_name": name, "data_files": [{"split": "test", "path": f"{name}.parquet"}]}
+        for name in ("corpus", "queries", "qrels")
+    ]
+    (hub / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    loaded = RetrievalDatasetLoader(str(hub), None, split="test", config="default").load()
+    assert sorted(loaded["queries"]["id"]) == [f"q{i}" for i in range(8)]
+    config = task(tmp_path, "retrieval")
+    theirs = of_mteb(build_task(config, "retrieval", config.read()), loaded, tmp_path)
+    assert main_score(tmp_path, "retrieval") == pytest.approx(theirs, abs=1e-5)
+    assert main_score(folder, "retrieval") == pytest.approx(theirs * 8 / 7, abs=2e-5)
+
+
+def test_queries_without_candidates_of_both_kinds_are_left_out_as_in_mteb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    text = [" ".join(rng.choices(WORDS[:30], k=6)) for _ in range(40)]
+    sides = ((2, 3), (0, 2), (1, 0), (1, 4))
+    rows = [
+        {"query": text[i], "positive": text[9 * i + 4 :][:n], "negative": text[9 * i + 7 :][:m]}
+        for i, (n, m) in enumerate(sides)
+    ]
+    write_rows(tmp_path / "reranking" / "test.parquet", rows)
+    config = task(tmp_path, "reranking")
+    built = build_task(config, "reranking", config.read())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old = type("Old", (AbsTaskReranking,), {"metadata": built.metadata})()
+    monkeypatch.setattr(reranking, "OLD_FORMAT_RERANKING_TASKS", ["reranking"])
+    old.transform_old_dataset_format(DatasetDict(test=Dataset.from_list(rows)))
+    theirs = of_mteb(built, old.dataset["default"]["test"], tmp_path)
+    assert config.read().n_examples == 2
+    assert main_score(tmp_path, "reranking") == pytest.approx(theirs, abs=1e-5)
 
 
 def test_summarization(folder: Path) -> None:
