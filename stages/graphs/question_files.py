@@ -186,22 +186,34 @@ def _text(value: Any, what: str) -> str:
 
 
 def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], name: str) -> int:
-    """The number of the right choice, from its number, its label, its letter or its text."""
+    """The number of the right choice, from its label, its letter, its number or its text.
+
+    Where labels are numbers, a number is a label. Without labels a number in text, as all are in csv, may
+    also be the text of a choice.
+    """
     n = len(choices)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, str):
-        text = value.strip()
-        letters = labels or _LETTERS[:n]
-        if text in letters:
-            return list(letters).index(text)
-        if [*choices].count(text) == 1:
-            return [*choices].index(text)
-        value = int(text) if labels is None and text.isdecimal() and len(text) < 4 else value
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < n:
-        return value
+    is_given = isinstance(value, str | int) and not isinstance(value, bool)
+    text = str(value).strip() if is_given else ""
+    names = list(labels or _LETTERS[:n])
+    if text in names:
+        return names.index(text)
+    is_index = not any(map(str.isdecimal, names)) and (labels is None or isinstance(value, int))
+    number = int(text) if is_index and text.isdecimal() and len(text) < 4 else n
+    same = [at for at, choice in enumerate(choices) if choice == text and isinstance(value, str)]
+    if number < n and same and number not in same:
+        raise ValueError(
+            f"has the label {quoted(value)} in {quoted(name)}, which is the text of choice {same[0]} and the "
+            f"number of choice {number}, {quoted(choices[number])}, counted from 0; write the letter "
+            f"({', '.join(names)})"
+        )
+    if number < n:
+        return number
+    if len(same) == 1:
+        return same[0]
     known = ", ".join(labels) if labels else f"0 to {n - 1}, {', '.join(_LETTERS[:n])}"
-    hidden = value in (None, "", -1)
+    hidden = value is None or (is_given and text in ("", "-1"))
     advice = (
         "the labels of this split are hidden, so use a split that has them (in-house splits: "
         "inhouse_train_qids)"

@@ -1,5 +1,6 @@
 """The forms in which files of multiple-choice questions are published."""
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,52 @@ def test_numbers_that_label_choices_are_labels(tmp_path: Path) -> None:
     rows = [{"question": "What barks?", "choices": choices, "answerKey": "2"}]
     (question,) = read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
     assert question.label == 1
+
+
+@pytest.mark.parametrize(("labels", "right"), [([1, 2], 2), (["1", "2"], 2), (["A", "B"], 1)])
+def test_a_number_is_a_label_where_labels_are_numbers(
+    tmp_path: Path, labels: list[Any], right: int
+) -> None:
+    choices = {"label": labels, "text": ["cat", "dog"]}
+    rows = [{"question": "What barks?", "choices": choices, "answerKey": right}]
+    (question,) = read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+    assert question.label == 1
+    rows[0]["answerKey"] = 0 if right == 2 else 2
+    with pytest.raises(InputError, match=r"none of its 2 choices \("):
+        read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+
+
+def in_csv(folder: Path, choices: list[str], label: str) -> Path:
+    with (folder / "q.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [("question", "choices", "label"), ("How many?", json.dumps(choices), label)]
+        )
+    return folder / "q.csv"
+
+
+def test_a_number_in_text_that_is_a_choice_and_the_number_of_another_is_refused(
+    tmp_path: Path,
+) -> None:
+    path = in_csv(tmp_path, ["1", "0", "7"], "1")
+    with pytest.raises(
+        InputError, match=r"row 1 .* the text of choice 0 and the number of choice 1, '0'"
+    ):
+        read_questions(path, QuestionColumns(), needs_ids=False)
+    for choices, label, right in ((["0", "1"], "1", 1), (["2", "4"], "1", 1), (["2", "4"], "4", 1)):
+        path = in_csv(tmp_path, choices, label)
+        assert read_questions(path, QuestionColumns(), needs_ids=False)[0].label == right
+    # A number that is no text is the number of a choice.
+    rows = [{"question": "How many?", "choices": ["1", "0", "7"], "label": 1}]
+    assert read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)[0].label == 1
+
+
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [("", "labels of this split are hidden"), ("-1", "are hidden"), ("AB", "'AB' .* correct it")],
+)
+def test_what_is_no_letter_is_refused_with_advice(tmp_path: Path, label: str, says: str) -> None:
+    with pytest.raises(InputError, match=f"row 1 .*{says}"):
+        read_questions(in_csv(tmp_path, ["a", "b"], label), QuestionColumns(), needs_ids=False)
 
 
 def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
