@@ -47,6 +47,8 @@ _POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}
 """Positions of query, document and grade in rows without a header, by number of columns: four are TREC's,
 whose second one is unused."""
 
+MOST_OF_A_GRADE = 10_000
+
 
 class SearchColumns(BaseModel):
     """Names of files and columns; one whose name is not given may also have another usual name."""
@@ -367,8 +369,8 @@ def judgements_of(
         documents: that may be judged.
 
     Raises:
-        InputError: an id is unknown, a pair is judged twice, a grade is not a whole number, or none is
-            above 0.
+        InputError: an id is unknown, a pair is judged twice, a grade is not a whole number or is too large,
+            or none is above 0.
     """
     query_ids, document_ids = (ids_of(table, name, where) for name in columns[:2])
     grades = numbers_of(table, columns[2], where)
@@ -390,6 +392,7 @@ def judgements_of(
             raise InputError(
                 f"row {row} of {where} has the relevance {grade:g}; judgements are whole numbers"
             )
+        require_usual_grade(grade, row, where)
         seen.add((query, document))
         judged.append(Judgement(row, query, document, int(grade)))
     if not any(judgement.grade > 0 for judgement in judged):
@@ -397,6 +400,20 @@ def judgements_of(
             f"none of the {len(grades)} judgements in {where} is above 0, so no query has an answer to find"
         )
     return judged
+
+
+def require_usual_grade(grade: float, row: int, where: str) -> None:
+    """Check that a grade is none that scoring cannot hold, which takes memory by the largest one.
+
+    Raises:
+        InputError: it is.
+    """
+    if abs(grade) > MOST_OF_A_GRADE:
+        raise InputError(
+            f"row {row} of {where} has the relevance {grade:g}, whose absolute value is above "
+            f"{MOST_OF_A_GRADE:,}; grades are small whole numbers such as 0, 1 and 2, so correct it, or name "
+            "the column that holds them"
+        )
 
 
 def queries_of(ids: Sequence[str], texts: Sequence[str], where: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from permafrost.stages.corpus.columns import LABELLED_SPLITS, Classification, TaskKind
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import checked_rows
+from permafrost.stages.corpus.search_files import require_usual_grade
 from permafrost.stages.corpus.table_files import (
     column_names,
     file_format,
@@ -277,4 +278,5 @@ def _grades(table: pa.Table, where: str) -> list[int]:
                 f"row {row} of {where} has the grade {grade:g} in column 'label'; grades are whole numbers, "
                 "0 for a document that is irrelevant"
             )
+        require_usual_grade(grade, row, where)
     return [int(grade) for grade in grades]

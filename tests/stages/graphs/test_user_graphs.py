@@ -322,6 +322,11 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {"task": "retrieval"},
         "row 4 .* the grade 0.5",
     ),
+    "a grade that takes too much memory": (
+        {"examples": [*SEARCHES, ("test", "a", "", "b", "", 10_001)]},
+        {"task": "retrieval"},
+        "row 4 .* has the relevance 10001, whose absolute value is above 10,000",
+    ),
 }
 
 

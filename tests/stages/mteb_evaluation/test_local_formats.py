@@ -192,6 +192,10 @@ def test_columns_of_judgements_can_be_named(tmp_path: Path) -> None:
 WRONG = {
     "cells missing": ("3\td1\t1\n4\t7\n", "line 2 of .*test.tsv has 2 cells and the first one 3"),
     "no grade": ("query-id\tcorpus-id\tscore\n3\td1\thigh\n", "row 1 .* the relevance 'high'"),
+    "grade too large": (
+        "3\td1\t1\n4\t7\t-3000000000\n",
+        "row 2 .* relevance -3e[+]09, .* above 10,000",
+    ),
     "four columns": ("3\tmine\td1\t1\n", "not TREC's, as its second column has 'mine'"),
     "header only": ("query-id\tcorpus-id\tscore\n", "has no rows"),
     "unknown document": ("3\tnone\t1\n", "judges the document 'none', which is not in"),
