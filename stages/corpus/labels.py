@@ -1,6 +1,6 @@
 """Converting labels as read into class indices or scores. No guessing: odd labels are refused by row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,17 @@ def class_indices(
             _checked_range(v, names, s, name) for v, s in zip(values, splits, strict=True)
         ], names
     return _indices(values, splits, name)
+
+
+def require_told_apart(classes: Iterable[str | int], name: str, where: str) -> None:
+    """Check that no two classes differ in spaces alone; raises InputError if they do."""
+    trimmed: dict[str, str | int] = {}
+    for one in classes:
+        if (other := trimmed.setdefault(str(one).strip(), one)) != one:
+            raise InputError(
+                f"column {quoted(name)} of {where} holds the classes {quoted(other)} and {quoted(one)}, "
+                "which differ in spaces alone; write them alike"
+            )
 
 
 def _column(split: SplitRows) -> pa.ChunkedArray:
@@ -159,13 +170,7 @@ def _indices(
             f"never occurs in train, which has {', '.join(map(quoted, classes[:20]))}; correct it or "
             "add it there",
         )
-    trimmed: dict[str, str | int] = {}
-    for one in classes:
-        if (other := trimmed.setdefault(str(one).strip(), one)) != one:
-            raise InputError(
-                f"column {quoted(name)} of {splits[0].where} holds the classes {quoted(other)} and "
-                f"{quoted(one)}, which differ in spaces alone; write them alike"
-            )
+    require_told_apart(classes, name, splits[0].where)
     if len(classes) < 2:
         raise InputError(
             f"column {quoted(name)} of {splits[0].where} holds only the class {quoted(classes[0])}; a "

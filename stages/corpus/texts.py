@@ -111,6 +111,13 @@ def _ids(table: pa.Table, name: str | None, where: str) -> pa.ChunkedArray:
             f"row {row} of {where} has nothing in column {quoted(name)} ({column.null_count} such of "
             f"{table.num_rows} rows); fill it, or name no column of ids"
         )
+    if holds_text(column.type):
+        blank = pc.index(pc.equal(pc.utf8_trim_whitespace(column), ""), True).as_py()
+        if blank >= 0:
+            raise InputError(
+                f"row {blank + 1} of {where} has the blank id {quoted(column[blank].as_py())} in column "
+                f"{quoted(name)}; fill it, or name no column of ids"
+            )
     return column
 
 

@@ -80,7 +80,7 @@ def read_graphs(
     # A graph may have no edges, and so may all.
     relation = table.column("relation")
     named = checked_texts(relation, "relation", where).to_pylist() if table.num_rows else []
-    rows = list(zip(*(_filled_ids(table, n, where) for n in columns), named, strict=True))
+    rows = list(zip(*(filled_ids(table, n, where) for n in columns), named, strict=True))
     for row, (graph, source, target, name) in enumerate(rows, start=1):
         if name.startswith(INVERSE_MARK):
             raise InputError(
@@ -156,7 +156,7 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
     texts = checked_texts(table.column("text").take(own), "text", where, own).to_pylist()
     label = dict(zip(own.tolist(), texts, strict=True))
     relevance = numbers_of(table, "relevance", where) if numbers else [0.0] * table.num_rows
-    rows = zip(*(_filled_ids(table, name, where) for name in ("graph", "node")), strict=True)
+    rows = zip(*(filled_ids(table, name, where) for name in ("graph", "node")), strict=True)
     graphs: dict[str, TableGraph] = {}
     for row, (graph, node) in enumerate(rows):
         one = graphs.setdefault(graph, TableGraph())
@@ -180,12 +180,13 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
     return graphs
 
 
-def _filled_ids(table: pa.Table, name: str, where: str) -> list[str]:
-    """The column as ids, none of them empty, which is how csv writes a missing one."""
+def filled_ids(table: pa.Table, name: str, where: str) -> list[str]:
+    """The column as ids; raises InputError if one is blank, which is how csv writes a missing one."""
     ids = ids_of(table, name, where)
-    if "" in ids:
+    blank = next((row for row, one in enumerate(ids, start=1) if not one.strip()), None)
+    if blank is not None:
         raise InputError(
-            f"row {ids.index('') + 1} of {where} has nothing in column {quoted(name)}; fill it, or remove "
+            f"row {blank} of {where} has nothing in column {quoted(name)}; fill it, or remove "
             "the row"
         )
     return ids

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from permafrost.stages.corpus.labels import require_told_apart
 from permafrost.stages.corpus.names import CLASS, TEXT, find_column, find_pair
 from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.values import holds_lists, holds_text, texts_of, unnested, values_of
@@ -126,7 +127,11 @@ def _listed(text: str) -> Any:
 
 
 def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
-    """The column as classes, whole numbers or names."""
+    """The column as classes, whole numbers or names.
+
+    Raises:
+        InputError: a value is missing, blank or of another type, or two classes differ in spaces alone.
+    """
     # Integers are often stored as float, and always in jsonl.
     values: list[Any] = [
         int(v) if isinstance(v, float) and v.is_integer() else v
@@ -138,4 +143,10 @@ def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
                 f"row {row} of {where} has {quoted(value)} in column {quoted(name)}; classes are whole "
                 f"numbers or names"
             )
+        if isinstance(value, str) and not value.strip():
+            raise InputError(
+                f"row {row} of {where} has the blank class {quoted(value)} in column {quoted(name)}; fill "
+                "it, or remove the row"
+            )
+    require_told_apart(dict.fromkeys(values), name, where)
     return values

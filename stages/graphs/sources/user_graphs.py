@@ -26,14 +26,13 @@ from permafrost.stages.corpus.text_format import (
     encoding_name,
 )
 from permafrost.stages.corpus.values import (
-    ids_of,
     numbers_of,
     texts_of,
     zeros_and_ones,
 )
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.stages.graphs.graph_tables import read_graphs
+from permafrost.stages.graphs.graph_tables import filled_ids, read_graphs
 from permafrost.stages.graphs.relation_words import in_words
 from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.table_items import UsedGraphs
@@ -254,7 +253,7 @@ def _choices(
 ) -> list[Case]:
     """The cases, each the rows of one id, in the order of their first rows."""
     rows: dict[str, list[int]] = {}
-    for row, name in enumerate(ids_of(table, "case", where)):
+    for row, name in enumerate(filled_ids(table, "case", where)):
         rows.setdefault(name, []).append(row)
     right = zeros_and_ones(table, "label", where)
     cases: list[Case] = []

@@ -45,6 +45,9 @@ def test_pairs_and_ids_of_rows(tmp_path: Path) -> None:
     assert read_rows(str(path)).pairs is None
     with pytest.raises(InputError, match=r"row 1 of .* has nothing in column 'gap' \(1 such of 2"):
         read_rows(str(path), None, "gap")
+    pq.write_table(pa.table({"text": ["a", "b"], "key": ["x", " "]}), path)
+    with pytest.raises(InputError, match=r"row 2 of .* has the blank id ' ' in column 'key'"):
+        read_rows(str(path), None, "key")
     table = tmp_path / "pairs.csv"
     table.write_bytes("text|other|key\ncafé|b|007\n".encode("latin-1"))
     rows = read_rows(str(table), "other", "key", delimiter="|", encoding="latin-1")

@@ -297,6 +297,11 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {"task": "multiple_choice"},
         r"the case 'dev 1' of .* has 4 choices, of which 2 are right",
     ),
+    "blank case": (
+        {"examples": [*CHOICES, ("dev", "", "a", "g1", 0), ("dev", "", "b", "g1", 1)]},
+        {"task": "multiple_choice"},
+        "row 10 .* has nothing in column 'case'",
+    ),
     "case in two splits": (
         {"examples": [*CHOICES, ("test", "dev 1", "another", "g1", 0)]},
         {"task": "multiple_choice"},

@@ -193,6 +193,11 @@ def column(name: str, field: str, values: Any) -> Callable[[Path], None]:
             column("train", "label", 0.5),
             "row 1 of .* has 0.5 .* classes are whole",
         ),
+        (
+            "clustering",
+            column("test", "label", " "),
+            "row 1 of .* has the blank class ' ' in column 'label'; fill it",
+        ),
         ("clustering", every("test", label=0), "all 45 rows of .* have the same class"),
         (
             "reranking",
@@ -253,6 +258,15 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_task(tmp_path, "sts")
     with pytest.raises(InputError, match="no column 'grade'; its columns are 'sentence1'"):
         task(tmp_path, "sts", label="grade").read()
+
+
+@pytest.mark.parametrize("kind", ["classification", "clustering"])
+def test_classes_that_differ_in_spaces_alone_are_refused(tmp_path: Path, kind: str) -> None:
+    rows = [{"text": f"a {i}", "label": label} for i, label in enumerate(["x", "y", "x ", "y"])]
+    for name in ("train", "test"):
+        write_rows(tmp_path / kind / f"{name}.parquet", rows)
+    with pytest.raises(InputError, match=r"the classes 'x' and 'x ', which differ in spaces alone"):
+        task(tmp_path, kind).read()
 
 
 def test_only_blank_texts_make_no_corpus(tmp_path: Path) -> None:
