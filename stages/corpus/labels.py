@@ -82,7 +82,8 @@ def scores(split: SplitRows, name: str) -> NDArray[np.float64]:
             "expected numbers: a similarity is graded; remove or repair the rows that are not "
             "numbers"
         )
-    values = column.cast(pa.float64()).to_numpy()
+    # Whole numbers that a float does not hold exactly are rounded.
+    values = column.cast(pa.float64(), safe=False).to_numpy()
     _refuse_first(~np.isfinite(values), split, name, "is not a finite score; remove or repair it")
     return values
 
@@ -95,6 +96,9 @@ def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.obje
         blank = np.array([not label.strip() for label in names], dtype=np.bool_)
         _refuse_first(blank, split, name, "is empty or blank; remove the row or fill it")
         return names
+    if pa.types.is_uint64(kind):
+        beyond = column.to_numpy() > np.iinfo(np.int64).max
+        _refuse_first(beyond, split, name, "is too large for a class; number the classes from 0")
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return column.cast(pa.int64()).to_numpy()
     if _is_number(kind):

@@ -156,7 +156,7 @@ def _asked(data: Sequence[Any], judgements: Sequence[Judged] | None) -> tuple[st
 def _case(case: object, graph: int) -> str:
     if isinstance(case, torch.Tensor) and case.numel() == 1:
         case = case.item()
-    if not isinstance(case, int | str):
+    if not isinstance(case, int | str) or isinstance(case, bool):
         raise InputError(
             f"{_name(graph)} has {quoted(case)} as case, expected the name or the number of a question"
         )
@@ -191,7 +191,7 @@ def _relevance(data: Data, n: int, where: str) -> list[float]:
         raise InputError(
             f"{where} has {quoted(found)} as node_relevance, expected {n} finite numbers, one per node"
         )
-    return found
+    return [float(v) for v in found]
 
 
 def _texts(data: Data, where: str) -> list[str]:
@@ -236,7 +236,7 @@ def _numbers(data: Data, name: str, n: int, end: int, where: str) -> list[int] |
         raise InputError(
             f"{where} has {quoted(found)} as {name}, expected {n} whole numbers from 0 to {end - 1}"
         )
-    return found
+    return [int(v) for v in found]
 
 
 def _text(data: Data, name: str, where: str) -> str:
@@ -253,9 +253,9 @@ def _example(data: Data, graph: int) -> tuple[Any, ...]:
     label = getattr(data, "y", None)
     if isinstance(label, torch.Tensor) and label.numel() == 1:
         label = label.item()
-    if not isinstance(label, int):
+    if not isinstance(label, int) or abs(label) >= 2**63:
         raise InputError(f"{where} has {quoted(label)} as y, expected the number of its class")
-    return split, text, graph, label
+    return split, text, graph, int(label)
 
 
 def _table(rows: _Rows, schema: pa.Schema) -> pa.Table:

@@ -287,6 +287,18 @@ def test_a_number_too_large_for_a_class_is_refused(tmp_path: Path) -> None:
         config({"train": train}).build()
 
 
+def test_whole_numbers_of_64_bits_are_refused_as_classes_and_rounded_as_grades(
+    tmp_path: Path,
+) -> None:
+    labels = pa.array([0, 2**63], pa.uint64())
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "text_pair": ["c", "d"], "label": labels}), path)
+    with pytest.raises(InputError, match=r"row 2 of .* label 9223372036854775808 .* too large for"):
+        config({"train": path}).build()
+    graded = config({"train": path}, task={"kind": "similarity"}).build()
+    assert graded.split("train").column("label").to_pylist() == [0.0, 2.0**63]
+
+
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
     test = write(tmp_path / "test.csv", "text,label\nc,zero\n")

@@ -377,6 +377,14 @@ def test_graphs_of_torch_geometric_become_tables(tmp_path: Path) -> None:
         permafrost.graphs_from_data(many, tmp_path / "mine", ["atLocation", "in"])
 
 
+@pytest.mark.parametrize("yes", [True, torch.tensor([True])])
+def test_true_and_false_are_the_classes_1_and_0(tmp_path: Path, yes: Any) -> None:
+    many = [data(y=yes, edge_type=torch.tensor([False, True])), data(y=False)]
+    fields = permafrost.graphs_from_data(many, tmp_path, ["atLocation", "in"])
+    assert pd.read_parquet(fields["examples"])["label"].tolist() == [1, 0]
+    assert pd.read_parquet(fields["edges"])["relation"].tolist()[:2] == ["atLocation", "in"]
+
+
 def test_choices_of_torch_geometric_belong_to_questions(tmp_path: Path) -> None:
     many = [
         data(text=f"{split} the cup or {y}", split=split, y=y, case=case)
@@ -397,6 +405,10 @@ def test_choices_of_torch_geometric_belong_to_questions(tmp_path: Path) -> None:
         InputError, match=r"graph 0 of the data has 0\.5 as case, expected the name"
     ):
         permafrost.graphs_from_data([data(case=0.5)], tmp_path / "b", ["atLocation", "in"])
+    with pytest.raises(
+        InputError, match=r"graph 0 of the data has True as case, expected the name"
+    ):
+        permafrost.graphs_from_data([data(case=True)], tmp_path / "b", ["atLocation", "in"])
 
 
 def test_a_search_among_graphs_of_torch_geometric_has_judgements(tmp_path: Path) -> None:
