@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from permafrost.stages.corpus.names import require_columns
-from permafrost.stages.corpus.text_format import UTF_8, TextFormat, opened_text
+from permafrost.stages.corpus.text_format import PACKED, UTF_8, TextFormat, opened_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -18,6 +18,12 @@ BLOCK_BYTES = 1 << 24
 
 FirstValues = dict[str, tuple[int, Any]]
 """The number of a row, from 1, and its value, by field."""
+
+
+def arrow_input(path: Path) -> Path | pa.NativeFile:
+    """What Arrow reads of a file: by itself it unpacks what ends in `.gz`, not in `.GZ`."""
+    is_packed = path.suffix.lower() == PACKED
+    return pa.input_stream(str(path), compression="gzip") if is_packed else path
 
 
 class JsonFile:
@@ -131,10 +137,10 @@ class JsonFile:
             if isinstance(row, dict):
                 yield number, row
 
-    def _source(self) -> Path | pa.BufferReader:
+    def _source(self) -> Path | pa.NativeFile:
         """What Arrow reads: the file, or where it is no jsonl in UTF-8 its rows as such."""
         if self._records is None and self._how.encoding == UTF_8:
-            return self.path
+            return arrow_input(self.path)
         return pa.BufferReader("\n".join(self.lines()).encode())
 
 

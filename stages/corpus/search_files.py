@@ -9,12 +9,19 @@ import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from permafrost.stages.corpus.data_files import FORMATS, TABLES, extension_of, find_file
+from permafrost.stages.corpus.data_files import (
+    FORMATS,
+    TABLES,
+    data_files,
+    extension_of,
+    find_file,
+)
 from permafrost.stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
@@ -170,21 +177,25 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
             return listed
         names = _judged(config, column_names(path), str(path))
         return read_rows(path, [], names[:2], [names[2]]), names
-    rows = _text_rows(path)
+    parts = data_files(path)
+    rows = _text_rows(parts[0])
     has_lists = len(rows) > 1 and any(cell.startswith("[") for cell in rows[1])
     if has_lists and (listed := _of_lists(config, path)) is not None:
         return listed
-    usual = {
-        *QUERY_ID,
-        *DOCUMENT_ID,
-        *RELEVANCE,
-        config.query_id,
-        config.document_id,
-        config.relevance,
-    }
-    usual |= {
-        name for name in (config.qrels_query_id, config.qrels_document_id) if name is not None
-    }
+    names, columns = _of_text(config, rows, parts[0])
+    for part in parts[1:]:
+        _, further = _of_text(config, _text_rows(part), part)
+        columns = [[*one, *more] for one, more in zip(columns, further, strict=True)]
+    return pa.table(dict(zip(names, columns, strict=True))), names
+
+
+def _of_text(
+    config: SearchColumns, rows: Sequence[Sequence[str]], path: Path
+) -> tuple[tuple[str, str, str], list[list[Any]]]:
+    """Names and values of the columns of query, document and relevance; a header may be missing."""
+    usual = {*QUERY_ID, *DOCUMENT_ID, *RELEVANCE, config.query_id, config.document_id}
+    own = (config.qrels_query_id, config.qrels_document_id, config.relevance)
+    usual |= {name for name in own if name is not None}
     if any(cell in usual or cell.casefold() in usual for cell in rows[0]):
         names = _judged(config, rows[0], str(path))
         at, rows = tuple(rows[0].index(name) for name in names), rows[1:]
@@ -193,9 +204,9 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
         at = _positions(rows, path)
     if not rows:
         raise InputError(f"{path} has no rows; give at least one, or leave its split out")
-    columns = [[row[i] for row in rows] for i in at]
-    grades = [_grade(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
-    return pa.table(dict(zip(names, [*columns[:2], grades], strict=True))), names
+    columns: list[list[Any]] = [[row[i] for row in rows] for i in at]
+    columns[2] = [_grade(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
+    return names, columns
 
 
 def _of_lists(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[str, str, str]] | None:

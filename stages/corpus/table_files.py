@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
-from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile
+from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile, arrow_input
 from permafrost.stages.corpus.names import CHOSEN_BY_FIELDS, require_columns
 from permafrost.stages.corpus.text_format import (
     PACKED,
@@ -147,7 +147,7 @@ def column_names(path: Path, how: TextFormat = USUAL) -> list[str]:
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
                     return file.schema_arrow.names
             case "csv" | "tsv":
-                with pa.csv.open_csv(path, *csv_options(kind, how)) as head:
+                with pa.csv.open_csv(arrow_input(path), *csv_options(kind, how)) as head:
                     return head.schema.names
             case "jsonl" | "json":
                 of_parts = [JsonFile(part, kind, how).columns() for part in parts]
@@ -170,7 +170,7 @@ def first_values(path: Path, names: Sequence[str]) -> dict[str, Any]:
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
                     return next(_first_rows(file.iter_batches(batch_size=1)), {})
             case "csv" | "tsv":
-                with pa.csv.open_csv(path, *csv_options(kind)) as head:
+                with pa.csv.open_csv(arrow_input(path), *csv_options(kind)) as head:
                     return next(_first_rows(head), {})
             case "jsonl" | "json":
                 found = JsonFile(path, kind, USUAL).first_values(names)
@@ -331,7 +331,7 @@ def _csv(
     wanted, options = [*texts, *labels], csv_options(kind, how)
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
-    with pa.csv.open_csv(path, *options, converting) as head:
+    with pa.csv.open_csv(arrow_input(path), *options, converting) as head:
         names = head.schema.names
         other = likely_delimiter(path, how.encoding) if how.delimiter is None else None
         hint = "" if other is None else f". {name_the_delimiter(other)}"
@@ -340,7 +340,7 @@ def _csv(
     converting = pa.csv.ConvertOptions(
         column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
     )
-    table = pa.csv.read_csv(path, *options, converting)
+    table = pa.csv.read_csv(arrow_input(path), *options, converting)
     return _with_names(table, path, options, dict.fromkeys(labels))
 
 
@@ -350,7 +350,7 @@ def _with_names(table: pa.Table, path: Path, options: Reading, labels: Iterable[
         if not pa.types.is_integer(table.schema.field(name).type):
             continue
         as_text = pa.csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
-        written = pa.csv.read_csv(path, *options, as_text).column(name)
+        written = pa.csv.read_csv(arrow_input(path), *options, as_text).column(name)
         trimmed = pc.utf8_trim_whitespace(written)
         # Nothing, and what stands for it, is no label.
         present = trimmed.filter(table.column(name).is_valid())

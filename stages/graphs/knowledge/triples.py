@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 from pydantic import Field, model_validator
 
+from permafrost.stages.corpus.json_files import arrow_input
 from permafrost.stages.corpus.names import find_column, require_columns
 from permafrost.stages.corpus.table_files import (
     column_names,
@@ -153,7 +154,7 @@ def _column_names(path: Path) -> list[str]:
         return column_names(path)
     require_readable(path, (".gz",))
     try:
-        with pa.csv.open_csv(path, *csv_options(kind)) as head:
+        with pa.csv.open_csv(arrow_input(path), *csv_options(kind)) as head:
             return head.schema.names
     except (pa.ArrowException, OSError) as error:
         raise _broken(path, error) from error
@@ -167,7 +168,7 @@ def _read(path: Path, texts: Sequence[str], numbers: Sequence[str]) -> pa.Table:
         column_types=dict.fromkeys(texts, pa.large_binary()), include_columns=[*texts, *numbers]
     )
     try:
-        return pa.csv.read_csv(path, *csv_options(kind), converting)
+        return pa.csv.read_csv(arrow_input(path), *csv_options(kind), converting)
     except (pa.ArrowException, OSError) as error:
         raise _broken(path, error) from error
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from permafrost.stages.corpus.columns import Classification
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.data_files import find_file
-from permafrost.stages.corpus.search_files import SearchColumns, read_judgements
+from permafrost.stages.corpus.search_files import SearchColumns, qrels_file, read_judgements
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.table_files import column_names, read_columns
@@ -239,6 +239,31 @@ def test_further_files_of_a_folder_do_not_take_the_place_of_those_that_were_read
         )
     shards = find_file(tmp_path, ["dev"], "dev")
     assert list(read_texts(str(shards))) == ["a", "a"]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.json", "x.txt"])
+def test_the_extension_of_a_packed_file_may_be_in_capitals(tmp_path: Path, name: str) -> None:
+    content = {
+        "x.csv": csv_of([{"text": "snow"}]),
+        "x.jsonl": lines_of({"text": "snow"}),
+        "x.json": '[{"text": "snow"}]',
+    }.get(name, "text\nsnow\n")
+    path = tmp_path / f"{name}.GZ"
+    path.write_bytes(gzip.compress(content.encode()))
+    assert list(read_texts(str(path)))[-1:] == ["snow"]
+
+
+@pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore\n", ""])
+def test_judgements_in_several_files_of_text_are_read(tmp_path: Path, header: str) -> None:
+    (tmp_path / "qrels").mkdir()
+    for part in (0, 1):
+        rows = f"{header}q{part}\td1\t{part}\nr{part}\td1\t2\n"
+        (tmp_path / "qrels" / f"test-0000{part}-of-00002.tsv").write_text(rows)
+    path = qrels_file(str(tmp_path), "qrels/test")
+    table, names = read_judgements(SearchColumns(path=str(tmp_path)), path)
+    assert [tuple(row.values()) for row in table.select(list(names)).to_pylist()] == [
+        ("q0", "d1", 0), ("r0", "d1", 2), ("q1", "d1", 1), ("r1", "d1", 2)
+    ]  # fmt: skip
 
 
 def test_packed_judgements_are_read(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_fields_of_json_that_the_first_row_lacks_are_read(tmp_path: Path) -> Non
     ]
     nodes[0]["relevance"] = 1.0
     # The order of the rows decides nothing, nor does a graph that is null in the first one.
-    examples = [dict(zip(EXAMPLES[0], row, strict=True)) for row in EXAMPLES[1:]]
+    examples: list[Any] = [dict(zip(EXAMPLES[0], row, strict=True)) for row in EXAMPLES[1:]]
     examples.insert(0, {**examples[0], "text": "a text alone", "graph": None})
     for name, rows in (("nodes", nodes), ("examples", examples)):
         fields[name] = str(tmp_path / f"{name}.jsonl")

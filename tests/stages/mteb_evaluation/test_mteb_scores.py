@@ -150,7 +150,7 @@ def test_queries_with_irrelevant_documents_alone_count_as_in_mteb(
 ) -> None:
     files, hub = tmp_path / "retrieval", tmp_path / "hub"
     shutil.copytree(folder / "retrieval", files)
-    judged = pq.read_table(files / "qrels_test.parquet").to_pylist()
+    judged: list[Any] = pq.read_table(files / "qrels_test.parquet").to_pylist()
     judged += [{"query_id": "q7", "doc_id": f"d{i}", "score": -i} for i in (0, 1)]
     write_rows(files / "qrels_test.parquet", judged)
     # As mteb's tasks are on the hub.
@@ -166,7 +166,8 @@ def test_queries_with_irrelevant_documents_alone_count_as_in_mteb(
         for name in ("corpus", "queries", "qrels")
     ]
     (hub / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
-    loaded = RetrievalDatasetLoader(str(hub), None, split="test", config="default").load()
+    loader: Any = RetrievalDatasetLoader
+    loaded = loader(str(hub), None, split="test", config="default").load()
     assert sorted(loaded["queries"]["id"]) == [f"q{i}" for i in range(8)]
     config = task(tmp_path, "retrieval")
     theirs = of_mteb(build_task(config, "retrieval", config.read()), loaded, tmp_path)
@@ -189,9 +190,9 @@ def test_queries_without_candidates_of_both_kinds_are_left_out_as_in_mteb(
     built = build_task(config, "reranking", config.read())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        old = type("Old", (AbsTaskReranking,), {"metadata": built.metadata})()
+        old: Any = type("Old", (AbsTaskReranking,), {"metadata": built.metadata})()
     monkeypatch.setattr(reranking, "OLD_FORMAT_RERANKING_TASKS", ["reranking"])
-    old.transform_old_dataset_format(DatasetDict(test=Dataset.from_list(rows)))
+    old.transform_old_dataset_format(DatasetDict({"test": Dataset.from_list(rows)}))
     theirs = of_mteb(built, old.dataset["default"]["test"], tmp_path)
     assert config.read().n_examples == 2
     assert main_score(tmp_path, "reranking") == pytest.approx(theirs, abs=1e-5)
