@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.flows.embedding import ExtractContext, Made, Unique, extract_unique
+from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.encoder.graph_text import GraphsOfTexts, find_graph_text, graphs_record
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.device import device_name
@@ -30,6 +31,8 @@ class ByGraphText:
     graphs: GraphsOfTexts
     table: Path | None = None
     """The table whose column the texts are; None for texts that stand alone."""
+    how: TextFormat = USUAL
+    """How the table is written."""
 
     def make(self, texts: Texts, context: ExtractContext) -> Made:
         """A vector per text with its graph, and what they were computed from.
@@ -39,7 +42,7 @@ class ByGraphText:
         """
         fitted = find_graph_text(context.home, self.artifact, self.backbone)
         corpus, items = fitted.corpus(
-            TextRows(texts, self.table), self.graphs, context.progress("graphs")
+            TextRows(texts, self.table, self.how), self.graphs, context.progress("graphs")
         )
         described = fitted.descriptions(corpus)
         target = fitted.texts

@@ -5,6 +5,7 @@ from pathlib import Path
 from permafrost.flows.embedding import ByHead
 from permafrost.flows.graph_embedding import ByGraphText
 from permafrost.flows.tuned_embedding import ByTunedHead
+from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.encoder.graph_text import FINETUNE, GraphsOfTexts
 from permafrost.stages.encoder.tuned import is_tuned_head
 from permafrost.storage.artifacts import ArtifactStore
@@ -17,6 +18,7 @@ def trained_model(
     backbone: str | None,
     graphs: GraphsOfTexts,
     table: Path | None = None,
+    how: TextFormat = USUAL,
 ) -> ByHead | ByTunedHead | ByGraphText:
     """The head or model of an artifact.
 
@@ -26,6 +28,7 @@ def trained_model(
         backbone: where the backbone is now; None if it has not moved.
         graphs: for a graph-text model.
         table: whose column the texts are.
+        how: the table is written.
 
     Raises:
         NotFoundError: there is no such artifact.
@@ -33,7 +36,7 @@ def trained_model(
     """
     tuned = is_tuned_head(home, artifact)
     if not tuned and ArtifactStore(home).find(artifact).stage == FINETUNE:
-        return ByGraphText(artifact, backbone, graphs, table)
+        return ByGraphText(artifact, backbone, graphs, table, how)
     if graphs is not None:
         raise InputError(
             f"{artifact} reads texts alone, and graphs were given; leave them out, or name a graph-text "

@@ -344,12 +344,16 @@ def embed(
             with_length,
         )
         from permafrost.flows.trained import trained_model
+        from permafrost.stages.corpus.text_format import TextFormat
         from permafrost.stages.corpus.texts import read_rows
 
     load_plugins(plugins)
+    separator, coding = text_format(delimiter, encoding)
     if head is not None:
         _require_settled(context, head)
-        model = trained_model(existing_home(home), head, backbone, *_graphs(graphs, texts))
+        given, table = _graphs(graphs, texts)
+        written = TextFormat(coding, separator)
+        model = trained_model(existing_home(home), head, backbone, given, table, written)
         how = with_length(model, normalise)
     elif graphs is not None:
         raise InputError(
@@ -383,7 +387,6 @@ def embed(
         )
     root = home_folder(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)
-    separator, coding = text_format(delimiter, encoding)
     rows = read_rows(texts, ids=id_column, delimiter=separator, encoding=coding)
     ids = None if id_column is None else rows.ids
     with Display(console) as display:

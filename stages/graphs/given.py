@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
+from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.corpus.values import checked_texts
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.collecting import GraphCollector
@@ -31,6 +32,8 @@ class TextRows:
     texts: Sequence[str]
     table: Path | None = None
     """None for texts that stand alone."""
+    how: TextFormat = USUAL
+    """How the table is written."""
 
     def ids(self, column: str) -> list[str | None]:
         """Another column of the table as ids; None for an empty cell.
@@ -39,13 +42,15 @@ class TextRows:
             InputError: there is no table, or it has no such column.
         """
         path = self._holding(column)
-        return ids_or_none(read_columns(path, [], [], ids=[column]), column, str(path))
+        return ids_or_none(
+            read_columns(path, [], [], ids=[column], how=self.how), column, str(path)
+        )
 
     def others(self, column: str) -> list[str]:
         """Another column of the table as texts. Raises as `ids`; or a text is blank."""
         path = self._holding(column)
         return checked_texts(
-            read_columns(path, [column], []).column(column), column, str(path)
+            read_columns(path, [column], [], how=self.how).column(column), column, str(path)
         ).to_pylist()
 
     def _holding(self, column: str) -> Path:
@@ -54,7 +59,7 @@ class TextRows:
                 f"the graphs are named in a column {quoted(column)} beside the texts, but the texts are not "
                 "read from a table; give a parquet, jsonl, csv or tsv file with both columns"
             )
-        require_columns(column_names(self.table), [column], str(self.table))
+        require_columns(column_names(self.table, self.how), [column], str(self.table))
         return self.table
 
 

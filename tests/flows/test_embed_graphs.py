@@ -324,6 +324,25 @@ def test_bad_tables_are_refused_and_nothing_is_written(
     assert message in says
 
 
+def test_tables_of_another_form_give_the_same_vectors(
+    trained: Trained, embed: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = [("text", "graph"), ("the cup, été", "g1"), ("a spade", "")]
+    expected, _ = embed(table(tmp_path / "t.csv", rows), "full", "--graphs", trained.graphs)
+    for name in ("nodes", "edges"):
+        content = (trained.tables / f"{name}.csv").read_text()
+        (tmp_path / f"{name}.csv").write_text(content.replace(",", "|"), encoding="utf-16")
+    other = tmp_path / "other.csv"
+    other.write_text("".join(";".join(row) + "\n" for row in rows), encoding="latin-1")
+    fields = f"nodes: {tmp_path}/nodes.csv, edges: {tmp_path}/edges.csv"
+    form = ["--delimiter", ";", "--encoding", "latin-1"]
+    graphs = f"{{kind: tables, {fields}, delimiter: '|', encoding: utf-16}}"
+    found, _ = embed(other, "full", "--graphs", graphs, *form)
+    np.testing.assert_array_equal(found, expected)
+    says = embed(other, "full", "--graphs", f"{{kind: tables, {fields}}}", *form, code=2)
+    assert "nodes.csv begins like text in UTF-16" in says
+
+
 @pytest.mark.parametrize("name", ["x.csv", "x.xlsx", "x.jsonl"])
 def test_vectors_are_not_written_under_the_name_of_another_format(
     tmp_path: Path,

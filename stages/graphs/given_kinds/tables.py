@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
 from permafrost.stages.graphs.graph_tables import read_graphs
+from permafrost.stages.graphs.table_form import TableForm
 from permafrost.stages.graphs.table_items import UsedGraphs
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 
 
-class TableGraphs(GraphsForTexts):
+class TableGraphs(TableForm, GraphsForTexts):
     """Each text names its graph in a column beside it."""
 
     kind: Literal["tables"] = "tables"
@@ -37,6 +38,7 @@ class TableGraphs(GraphsForTexts):
             relations,
             whose="that the model knows",
             remedy="train a model with this relation",
+            formats=self.formats({"nodes": self.nodes, "edges": self.edges}),
         )
         used = UsedGraphs(graphs, len(relations), self.linking == "label_in_text", self.nodes)
         return used.collector, used.items_of(rows.texts, ids, str(rows.table))

@@ -1,6 +1,6 @@
 """A user's own graphs: a table of nodes, a table of edges, and a table of what is asked of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,18 +13,10 @@ from permafrost.stages.corpus.rows import checked_rows
 from permafrost.stages.corpus.search_files import require_usual_grade
 from permafrost.stages.corpus.table_files import (
     column_names,
-    file_format,
     file_identity,
-    format_with,
     read_columns,
 )
-from permafrost.stages.corpus.text_format import (
-    USUAL,
-    UTF_8,
-    TextFormat,
-    checked_delimiter,
-    encoding_name,
-)
+from permafrost.stages.corpus.text_format import UTF_8, TextFormat
 from permafrost.stages.corpus.values import (
     numbers_of,
     texts_of,
@@ -35,6 +27,7 @@ from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.graph_tables import filled_ids, read_graphs
 from permafrost.stages.graphs.relation_words import in_words
 from permafrost.stages.graphs.source import GraphSource
+from permafrost.stages.graphs.table_form import TableForm
 from permafrost.stages.graphs.table_items import UsedGraphs
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -48,7 +41,7 @@ _SIDES = {
 """Columns of the texts of an example, each with that of its graph."""
 
 
-class UserGraphs(GraphSource):
+class UserGraphs(TableForm, GraphSource):
     """Graphs from tables in parquet, jsonl, csv or tsv.
 
     ```yaml
@@ -79,10 +72,6 @@ class UserGraphs(GraphSource):
     """The only relations of edges, in this order; those of the table, sorted, if not given."""
     relation_words: dict[str, str] = Field(default_factory=dict)
     """Relations in words, for descriptions; others have their names split (birthPlace: birth place)."""
-    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
-    """Between the fields of csv and tsv files; a comma and a tab if not given."""
-    encoding: str = UTF_8
-    """Of csv, tsv and jsonl files, by a name that Python knows (latin-1, cp1252, utf-16)."""
     linking: Literal["label_in_text", "none"] = "label_in_text"
     """`label_in_text`: besides the nodes whose type says so, every node whose label occurs in the text is an
     entity of the query. A text without any has a query node without edges."""
@@ -94,16 +83,6 @@ class UserGraphs(GraphSource):
             if (relations or ()).count(name) > 1:
                 raise ValueError(f"relations names {quoted(name)} twice; name every relation once")
         return relations
-
-    @field_validator("delimiter")
-    @classmethod
-    def _delimiter(cls, given: str | None) -> str | None:
-        return None if given is None else checked_delimiter(given)
-
-    @field_validator("encoding")
-    @classmethod
-    def _encoding(cls, given: str) -> str:
-        return encoding_name(given)
 
     @property
     def task_kind(self) -> TaskKind:
@@ -120,27 +99,8 @@ class UserGraphs(GraphSource):
         }
         return {**self.model_dump(mode="json", exclude={*_FILES, *usual}), "files": files}
 
-    def _format(self, path: Path) -> TextFormat:
-        """Parquet has neither a delimiter nor an encoding, jsonl no delimiter, and they may stand beside
-        files that have."""
-        self._require_use_of_form()
-        kind = file_format(path)
-        if kind == "parquet":
-            return USUAL
-        delimiter = self.delimiter if kind in ("csv", "tsv") else None
-        return format_with(path, delimiter, self.encoding)
-
-    def _require_use_of_form(self) -> None:
-        kinds = {name: file_format(Path(getattr(self, name))) for name in _FILES}
-        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        if self.delimiter is not None and not {"csv", "tsv"} & {*kinds.values()}:
-            raise InputError(
-                f"delimiter is {quoted(self.delimiter)}, but no file has one ({listed}); leave it out"
-            )
-        if self.encoding != UTF_8 and {*kinds.values()} == {"parquet"}:
-            raise InputError(
-                f"encoding is {quoted(self.encoding)}, but no file has one ({listed}); leave it out"
-            )
+    def _formats(self) -> Callable[[Path], TextFormat]:
+        return self.formats({name: getattr(self, name) for name in _FILES})
 
     def build(self) -> GraphCorpus:
         """Read the tables, check that they go together, and make a case of every example.
@@ -150,7 +110,7 @@ class UserGraphs(GraphSource):
                 or a label does not fit the task.
         """
         graphs, relations, n_again = read_graphs(
-            Path(self.nodes), Path(self.edges), self.relations, formats=self._format
+            Path(self.nodes), Path(self.edges), self.relations, formats=self._formats()
         )
         if unknown := sorted(self.relation_words.keys() - set(relations)):
             raise InputError(
@@ -182,7 +142,7 @@ class UserGraphs(GraphSource):
         needed = (
             f"Examples of {quoted(self.task)} have the columns {', '.join(wanted)}, by these names"
         )
-        how = self._format(path)
+        how = self._formats()(path)
         require_columns(column_names(path, how), wanted, where, needed)
         table = read_columns(path, ["split", *texts], ["label"], ids=[*graphs, *keys], how=how)
         splits = _splits(table, where)
