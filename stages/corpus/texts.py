@@ -114,9 +114,10 @@ def _ids(table: pa.Table, name: str | None, where: str) -> pa.ChunkedArray:
     if holds_text(column.type):
         blank = pc.index(pc.equal(pc.utf8_trim_whitespace(column), ""), True).as_py()
         if blank >= 0:
+            written = quoted(column.slice(blank, 1).to_pylist()[0])
             raise InputError(
-                f"row {blank + 1} of {where} has the blank id {quoted(column.slice(blank, 1).to_pylist()[0])} in column "
-                f"{quoted(name)}; fill it, or name no column of ids"
+                f"row {blank + 1} of {where} has the blank id {written} in column {quoted(name)}; fill it, "
+                "or name no column of ids"
             )
     return column
 

@@ -157,7 +157,7 @@ def test_queries_with_irrelevant_documents_alone_count_as_in_mteb(
     renamed = {"query_id": "query-id", "doc_id": "corpus-id"}
     write_rows(
         hub / "qrels.parquet",
-        [{renamed[k] if k in renamed else k: v for k, v in r.items()} for r in judged],
+        [{renamed.get(k, k): v for k, v in r.items()} for r in judged],
     )
     for name in ("corpus", "queries"):
         rows = pq.read_table(files / f"{name}.parquet").to_pylist()
