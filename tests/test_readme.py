@@ -23,7 +23,7 @@ RUN_BY_TESTS = {
     "an experiment",
     "fields of an experiment",
     "a typing error",
-    "the front door",  # tests/flows/test_front_door.py
+    "the front door",  # tests/flows/test_run_in_python.py
     "uses a trained head",  # tests/flows/test_export_command.py
     "joins the tables of a corpus",  # tests/flows/test_store_tables.py
     "the tokenizer of a store",  # tests/flows/test_store_tables.py
