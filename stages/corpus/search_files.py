@@ -55,6 +55,7 @@ _POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}
 whose second one is unused."""
 
 MOST_OF_A_GRADE = 10_000
+"""Absolute value of a grade of relevance; usual ones are below 10."""
 
 
 class SearchColumns(BaseModel):

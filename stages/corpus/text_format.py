@@ -7,7 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
+
+from pydantic import AfterValidator, Field
 
 from permafrost.storage.quoting import quoted
 
@@ -72,6 +74,12 @@ def checked_delimiter(given: str) -> str:
     if len(given) != 1 or not given.isascii() or given in '"\r\n':
         raise ValueError(f"the delimiter is {quoted(given)}; give one such as ';', '|' or a tab")
     return given
+
+
+Delimiter = Annotated[str, Field(min_length=1, max_length=1), AfterValidator(checked_delimiter)]
+"""A field of a config, what separates the fields of csv and tsv."""
+Encoding = Annotated[str, AfterValidator(encoding_name)]
+"""A field of a config, by a name that Python knows; kept as Python's own name."""
 
 
 @contextmanager

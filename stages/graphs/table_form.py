@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel
 
 from permafrost.stages.corpus.table_files import file_format, format_with
 from permafrost.stages.corpus.text_format import (
     USUAL,
     UTF_8,
+    Delimiter,
+    Encoding,
     TextFormat,
-    checked_delimiter,
-    encoding_name,
 )
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -20,20 +20,10 @@ from permafrost.storage.quoting import quoted
 class TableForm(BaseModel):
     """Fields of what reads several tables."""
 
-    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    delimiter: Delimiter | None = None
     """Between the fields of csv and tsv files; a comma and a tab if not given."""
-    encoding: str = UTF_8
+    encoding: Encoding = UTF_8
     """Of csv, tsv and jsonl files, by a name that Python knows (latin-1, cp1252, utf-16)."""
-
-    @field_validator("delimiter")
-    @classmethod
-    def _delimiter(cls, given: str | None) -> str | None:
-        return None if given is None else checked_delimiter(given)
-
-    @field_validator("encoding")
-    @classmethod
-    def _encoding(cls, given: str) -> str:
-        return encoding_name(given)
 
     def formats(self, files: Mapping[str, str]) -> Callable[[Path], TextFormat]:
         """The format of each of these files: parquet has neither a delimiter nor an encoding, jsonl no

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from permafrost.stages.corpus.columns import TaskColumns
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
@@ -20,8 +20,8 @@ from permafrost.stages.corpus.table_files import (
 )
 from permafrost.stages.corpus.text_format import (
     UTF_8,
-    checked_delimiter,
-    encoding_name,
+    Delimiter,
+    Encoding,
     name_the_delimiter,
 )
 from permafrost.storage.errors import InputError
@@ -44,20 +44,10 @@ class FilesCorpus(ColumnsSource):
     every line), .json (a list of objects) or .txt; all but the first may be packed with gzip (.csv.gz).
     Quotation marks in tsv files are part of the text. For a split in several files give their folder, or a
     pattern such as `data/train-*.parquet`; rows are then numbered across all of them."""
-    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    delimiter: Delimiter | None = None
     """What separates the fields of csv and tsv files; a comma and a tab if not given."""
-    encoding: str = UTF_8
+    encoding: Encoding = UTF_8
     """Encoding of files of text: `latin-1`, `cp1252`, `utf-16`, or another one that Python knows."""
-
-    @field_validator("delimiter")
-    @classmethod
-    def _is_a_plain_character(cls, given: str | None) -> str | None:
-        return None if given is None else checked_delimiter(given)
-
-    @field_validator("encoding")
-    @classmethod
-    def _is_known(cls, given: str) -> str:
-        return encoding_name(given)
 
     def split_names(self) -> list[str]:
         """The splits in `files`."""
