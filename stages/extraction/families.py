@@ -256,14 +256,22 @@ def output_projection(
     `z @ weight + bias` is the attention output, for z the heads' outputs side by side,
     `[d_heads] = [n_attn_heads * d_head]`.
     """
+    weight, bias = projection_tensors(backbone, block)
+    return _to_host(weight), None if bias is None else _to_host(bias)
+
+
+def projection_tensors(
+    backbone: HasModel, block: int
+) -> tuple[Float[Tensor, "d_heads d_model"], Float[Tensor, " d_model"] | None]:
+    """As `output_projection`, float32 on the model's device; of a float32 model not copied."""
     from transformers.pytorch_utils import Conv1D
 
     module = backbone.family.projection_module(backbone.model, block)
     weight, bias = cast(Tensor, module.weight), cast(Tensor | None, module.bias)
     # GPT-2's Conv1D keeps [in, out] already; nn.Linear keeps [out, in].
     oriented = weight if isinstance(module, Conv1D) else weight.T
-    return _to_host(oriented), None if bias is None else _to_host(bias)
+    return oriented.detach().float(), None if bias is None else bias.detach().float()
 
 
 def _to_host(values: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(values.detach().float().cpu().numpy())
+    return np.ascontiguousarray(values.cpu().numpy())

@@ -31,12 +31,21 @@ class Unembedding:
     rows: Float[Tensor, "vocabulary d"]
     """float32."""
     softcap: float | None
-    """Scores are `softcap * tanh(scores / softcap)` (Gemma 2); ranks do not depend on it."""
+    """Logits are `softcap * tanh(scores / softcap)` (Gemma 2). Their order is that of the scores, but beyond
+    nine times the softcap float32 has one value for all of them, so tokens are ranked by scores."""
+
+    def scores(self, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n vocabulary"]:
+        """Products with the rows, float32."""
+        return nn.functional.linear(normed.float(), self.rows)
 
     def logits(self, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n vocabulary"]:
-        """The language model's own scores, float32."""
-        scores = nn.functional.linear(normed.float(), self.rows)
+        """What the language model itself turns into probabilities, float32."""
+        scores = self.scores(normed)
         return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
+
+    def uncapped(self) -> "Unembedding":
+        """The same rows, whose products are the logits."""
+        return Unembedding(self.rows, None)
 
     def to(self, device: torch.device) -> "Unembedding":
         """The same unembedding on another device."""

@@ -16,6 +16,16 @@ Grid = Mapping[str, Sequence[JsonValue]]
 """Dotted field of a fit to the values to try, for example `{"layer": ["hidden/1"], "head.tau": [0.3]}`."""
 
 
+NOT_CHOSEN = {
+    "labels": "and a fit on shuffled ones is a control that dev may not choose; give each value a method of "
+    "its own",
+    "seed": "and the luckiest on dev would stand for all; give 'seeds' to the experiment, whose scores "
+    "are averaged",
+    "metric": "and numbers of different metrics cannot be compared on dev; give each metric a method of its "
+    "own",
+}
+"""Fields of a fit that no grid may try, and why."""
+
 C = TypeVar("C", bound=BaseModel)
 
 
@@ -40,14 +50,12 @@ def combinations(
         first: fields that the first candidate has otherwise, whatever the grid.
 
     Raises:
-        InputError: a field does not exist, has no values to try, or refuses one; or it is `labels`, as
-            a control is no candidate.
+        InputError: a field does not exist, has no values to try, or refuses one; or it is one that dev
+            cannot choose (`NOT_CHOSEN`).
     """
-    if "labels" in grid:
-        raise InputError(
-            "grid tries labels, and a fit on shuffled ones is a control that dev may not choose; give each "
-            "value a method of its own"
-        )
+    for field, why in NOT_CHOSEN.items():
+        if field in grid:
+            raise InputError(f"grid tries {field}, {why}")
     fields = sorted(grid)
     for field in fields:
         if not grid[field]:

@@ -9,6 +9,10 @@ from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.errors import InputError
 
+_LEAST_SPAN = 0.25
+"""Share of `label_range` that the grades of train span at least: 0 to 1 on a scale of 0 to 5 is another
+scale."""
+
 
 @dataclass(frozen=True)
 class GradedPairs:
@@ -86,7 +90,8 @@ def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
     """Check everything about a pair head's corpus that can be checked without latents.
 
     Raises:
-        InputError: no graded pairs, a split that is missing, labels outside their range or all equal.
+        InputError: no graded pairs, a split that is missing, labels outside their range, in a small part of
+            it or all equal.
     """
     low, high = label_range
     if not low < high:
@@ -100,6 +105,14 @@ def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:
         )
     for split in ("train", "dev"):
         graded_pairs(corpus, split, label_range).require(split, len(corpus.texts))
+    given = corpus.split("train").column("label").to_numpy()
+    if np.ptp(given) < _LEAST_SPAN * (high - low):
+        raise InputError(
+            f"the train labels go from {given.min():g} to {given.max():g}, but label_range from {low:g} to "
+            f"{high:g}, so that a head would predict much the same of all pairs; give the method the lowest "
+            f"and the highest grade of their scale, as in label_range: "
+            f"[{given.min():g}, {given.max():g}]"
+        )
     labels = corpus.split("test").column("label").to_numpy()
     if np.ptp(labels) == 0:
         raise InputError(

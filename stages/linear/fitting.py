@@ -73,7 +73,8 @@ def run_linear(
 ) -> LinearResult:
     """Fit every candidate on train, keep the best on dev, and score it with true labels.
 
-    Memory: one float32 vector per text, and about two float64 copies of what the classifier sees of train.
+    Memory: one float32 vector per text, and about two float64 copies of what the classifier sees of train,
+    of which the solver of a support vector machine makes two more. Dev and test are scored in blocks.
 
     Args:
         config: vectors, classifier and candidates.

@@ -21,6 +21,8 @@ from permafrost.storage.errors import CorruptDataError, InputError, NotFoundErro
 from permafrost.storage.quoting import quoted
 
 FORMAT = 1
+_ROWS_AT_A_TIME = 4096
+"""Float64 copies of as many examples are made at a time."""
 _ARRAYS = ("classes", "coef", "intercept", "mean", "scale")
 
 
@@ -61,14 +63,17 @@ class LinearModel:
                 f"{len(sides)} arrays of vectors were given, but a classifier for a task of kind "
                 f"{quoted(self.task)} takes {n_sides}"
             )
-        rows = inputs(sides, self.pair_features)
-        if rows.shape[1] != self.coef.shape[1]:
-            raise InputError(
-                f"the vectors are {sides[0].shape[1]} wide, which makes {rows.shape[1]} columns, but the "
-                f"classifier was fitted on {self.coef.shape[1]}; make them as they were made for it: "
-                f"{self._how()}"
-            )
-        return (rows - self.mean) / self.scale @ self.coef.T + self.intercept
+        values = list[Float64[np.ndarray, "_ k"]]()
+        for start in range(0, max(len(sides[0]), 1), _ROWS_AT_A_TIME):
+            rows = inputs([s[start : start + _ROWS_AT_A_TIME] for s in sides], self.pair_features)
+            if rows.shape[1] != self.coef.shape[1]:
+                raise InputError(
+                    f"the vectors are {sides[0].shape[1]} wide, which makes {rows.shape[1]} columns, but the "
+                    f"classifier was fitted on {self.coef.shape[1]}; make them as they were made for it: "
+                    f"{self._how()}"
+                )
+            values.append((rows - self.mean) / self.scale @ self.coef.T + self.intercept)
+        return np.concatenate(values)
 
     def _how(self) -> str:
         return "with its head" if self.vectors is None else self.vectors.model_dump_json()

@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt
 
 from permafrost.stages.corpus.text_sample import TextSample
 from permafrost.stages.extraction.capture import Index
-from permafrost.stages.extraction.recipes.recipe import Recipe
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
 
@@ -53,12 +53,17 @@ class SensitivityConfig(TextSample):
         return self.layer
 
 
-def require_differentiable(recipe: Recipe) -> None:
-    """Check that the bound holds under a recipe.
+def require_differentiable(recipe: Recipe, sizes: BackboneSizes) -> None:
+    """Check that the bound holds under a recipe, resolved for a backbone of these sizes.
 
     Raises:
-        InputError: it takes heads of another prompt away, or hides tokens.
+        InputError: it takes heads of another prompt away, hides tokens, or reads a decoder's first token.
     """
+    if sizes.is_decoder and definite_readout(recipe) == "first":
+        raise InputError(
+            f"the recipe {recipe.name()} reads the first token, which in {sizes.model_type}, a decoder, "
+            "depends on no other: there is nothing to differentiate; leave 'readout' out"
+        )
     if recipe.masks_attention:
         raise InputError(
             f"the recipe {recipe.name()} hides tokens from others, which gradients are not taken through; "

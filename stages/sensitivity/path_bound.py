@@ -73,7 +73,7 @@ def measure_path_bound(
     Raises:
         InputError: an architecture, a recipe or a block that there is no bound for, or no text long enough.
     """
-    require_differentiable(recipe)
+    require_differentiable(recipe, backbone.sizes)
     blocks = config.read_blocks(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)

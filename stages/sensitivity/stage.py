@@ -57,7 +57,7 @@ def measure_sensitivity(
         InputError: a recipe that takes heads of another prompt away, a layer that is not there, or no text
             long enough.
     """
-    require_differentiable(recipe)
+    require_differentiable(recipe, backbone.sizes)
     layer = config.read_layer(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)

@@ -16,7 +16,7 @@ from permafrost.stages.extraction.unembedding import Unembedding
 from permafrost.stages.token_prediction.targets import NOWHERE
 from permafrost.storage.errors import InputError
 
-_LOGITS_AT_A_TIME = 1 << 24
+_SCORES_AT_A_TIME = 1 << 24
 """64 MB in float32."""
 
 
@@ -48,17 +48,17 @@ def target_ranks(
         InputError: scores are not finite.
     """
     ranks = torch.zeros_like(targets)
-    step = max(_LOGITS_AT_A_TIME // len(unembedding.rows), 1)
+    step = max(_SCORES_AT_A_TIME // len(unembedding.rows), 1)
     for start in range(0, len(normed), step):
         wanted_NO = targets[start : start + step]
-        logits_NV = unembedding.logits(normed[start : start + step])
-        own_NO = logits_NV.gather(1, wanted_NO.clamp(min=0))
+        scores_NV = unembedding.scores(normed[start : start + step])
+        own_NO = scores_NV.gather(1, wanted_NO.clamp(min=0))
         if not torch.isfinite(own_NO).all():
             raise InputError(
                 "scores of the vocabulary are not finite; run the backbone in float32 or bfloat16"
             )
         for o in range(wanted_NO.shape[1]):
-            n_before = (logits_NV >= own_NO[:, o : o + 1]).sum(1)
+            n_before = (scores_NV >= own_NO[:, o : o + 1]).sum(1)
             ranks[start : start + step, o] = n_before * (wanted_NO[:, o] != NOWHERE)
     return ranks
 

@@ -90,7 +90,7 @@ def split_tokens(
     """
     chosen: dict[str, SplitTokens] = {}
     for split, indices in _texts_by_split(corpus).items():
-        order = _ordered(indices, corpus, n_tokens, seed)
+        order = _ordered(indices, corpus, seed)
         tokens = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
         if not len(tokens.targets):
             raise _too_short(split, offset)
@@ -102,7 +102,6 @@ def require_tokens(
     corpus: Corpus,
     bounds: Callable[[Sequence[str]], tuple[NDArray[np.int64], NDArray[np.int64]]],
     offset: int,
-    n_tokens: int,
     seed: int,
 ) -> None:
     """Check that `split_tokens` will find a token in every split; most often its first texts tell.
@@ -111,22 +110,21 @@ def require_tokens(
         corpus: the texts.
         bounds: where texts start in their inputs, and end.
         offset: of the tokens that are asked for.
-        n_tokens: of a split, at most.
         seed: decides about the order of the texts.
 
     Raises:
         InputError: a split is missing, or has no token that another one follows at the offset.
     """
     for split, indices in _texts_by_split(corpus).items():
-        order = _ordered(indices, corpus, n_tokens, seed)
+        order = _ordered(indices, corpus, seed)
         blocks = (order[i : i + _TEXTS_AT_A_TIME] for i in range(0, len(order), _TEXTS_AT_A_TIME))
         inputs = (bounds([corpus.texts[i] for i in block]) for block in blocks)
         if not any(_n_asked(start, end, offset).any() for start, end in inputs):
             raise _too_short(split, offset)
 
 
-def _ordered(indices: Sequence[int], corpus: Corpus, n_tokens: int, seed: int) -> list[int]:
-    return sorted(indices, key=lambda i: _hash(seed, corpus.digests[i]))[:n_tokens]
+def _ordered(indices: Sequence[int], corpus: Corpus, seed: int) -> list[int]:
+    return sorted(indices, key=lambda i: _hash(seed, corpus.digests[i]))
 
 
 def _too_short(split: str, offset: int) -> InputError:

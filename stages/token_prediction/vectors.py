@@ -6,7 +6,6 @@ R heads that share one, D width of a head.
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,7 +14,7 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.batch import Batch
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.contrast import contrasting
-from permafrost.stages.extraction.families import output_projection
+from permafrost.stages.extraction.families import projection_tensors
 from permafrost.stages.extraction.forward import padded_batch, run_batch
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.recipe import Recipe
@@ -86,11 +85,8 @@ def token_vectors(
 def projection_of(backbone: Backbone, block: int) -> tuple[Tensor, Tensor]:
     """Weight `[d_heads, d_model]` and bias of a block's output projection, on the backbone's device; a bias
     of zeros where there is none."""
-    weight, bias = output_projection(backbone, block)
-    zero = np.zeros(weight.shape[1], dtype=np.float32)
-    both = (weight, zero if bias is None else bias)
-    first, second = (torch.from_numpy(x).to(backbone.device) for x in both)
-    return first, second
+    weight, bias = projection_tensors(backbone, block)
+    return weight, weight.new_zeros(weight.shape[1]) if bias is None else bias
 
 
 def _prefix_means(

@@ -247,6 +247,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         tasks(graded, {**FROZEN, "label_range": [0, 5]}),
         r"train labels lie outside label_range, which is 0 to 5 \(the first is 8\)",
     ),
+    "labels on another scale": (
+        tasks(graded, {**FROZEN, "label_range": [0, 100]}),
+        r"train labels go from 0 to 9, but label_range from 0 to 100, .* as in label_range: \[0, 9\]",
+    ),
     "a range upside down": (
         tasks(graded, {**FROZEN, "label_range": [5, 5]}),
         "label_range goes from 5 to 5",

@@ -125,6 +125,8 @@ def test_a_grid_may_try_any_field_also_one_that_is_not_written_at_its_default() 
         ({"lr": []}, "grid.lr has no values"),
         ({"lr": [-1]}, "lr=-1 is not valid at lr"),
         ({"labels": ["given", "shuffled"]}, "a control that dev may not choose"),
+        ({"seed": [0, 1]}, "grid tries seed, and the luckiest on dev"),
+        ({"metric": ["pearson", "spearman"]}, "numbers of different metrics cannot be compared"),
         ({"test_by_epoch": ["none", "kept"]}, "test_by_epoch, which changes no fit"),
     ],
 )

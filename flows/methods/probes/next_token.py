@@ -99,8 +99,7 @@ class ProbeNextToken(Stage):
             encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
             return encoded.span_start, encoded.span_end
 
-        sample = method.offset, method.n_tokens, method.seed
-        require_tokens(context.corpus(node.input("corpus")), bounds, *sample)
+        require_tokens(context.corpus(node.input("corpus")), bounds, method.offset, method.seed)
 
 
 def _config(node: Node) -> NextTokenConfig:

@@ -43,7 +43,7 @@ class ProbePathBound(Stage):
     @classmethod
     def check(cls, node: Node, context: RunContext) -> None:
         target, config = context.bare_target(node), PathBoundConfig.model_validate(own_config(node))
-        require_differentiable(target.recipe)
+        require_differentiable(target.recipe, target.sizes)
         config.read_blocks(target.sizes)
         choose_texts(context.corpus(node.input("corpus")).texts, config)
 

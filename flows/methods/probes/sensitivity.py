@@ -45,7 +45,7 @@ class ProbeSensitivity(Stage):
             context.bare_target(node),
             SensitivityConfig.model_validate(own_config(node)),
         )
-        require_differentiable(target.recipe)
+        require_differentiable(target.recipe, target.sizes)
         config.read_layer(target.sizes)
         choose_texts(context.corpus(node.input("corpus")).texts, config)
 

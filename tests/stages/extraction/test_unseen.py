@@ -166,4 +166,4 @@ def test_it_is_refused_where_it_has_no_meaning(pair: Pairs) -> None:
     with pytest.raises(InputError, match="changes the forward pass itself"):
         require_fits(recipe, decoder, None)
     with pytest.raises(InputError, match="hides tokens from others"):
-        require_differentiable(recipe)
+        require_differentiable(resolve_recipe(recipe, decoder), decoder)

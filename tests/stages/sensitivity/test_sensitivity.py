@@ -132,6 +132,10 @@ def test_layers_are_resolved_or_refused(pair: Pairs) -> None:
 
 def test_what_cannot_be_measured_is_refused(pair: Pairs) -> None:
     both = pair("llama")
+    with pytest.raises(
+        InputError, match="reads the first token, which in llama, a decoder, depends on no"
+    ):
+        measured(both, SMALL, "plain:readout=first")
     with pytest.raises(InputError, match=r"contrastive replaces the heads.*use another recipe"):
         measured(both, SMALL, "contrastive:block=1")
     with pytest.raises(InputError, match="none of 3 texts has 61 tokens of its own within 60"):

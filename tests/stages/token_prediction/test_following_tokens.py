@@ -47,7 +47,7 @@ def test_targets_are_those_of_a_loop() -> None:
 def test_ranks_are_places_in_a_sorted_list_with_ties_against(
     at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks_module, "_LOGITS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(ranks_module, "_SCORES_AT_A_TIME", at_a_time)
     generator = torch.Generator().manual_seed(0)
     # Whole numbers, so that scores are exact and often equal.
     rows = torch.randint(-2, 3, (40, 3), generator=generator).float()
@@ -61,6 +61,18 @@ def test_ranks_are_places_in_a_sorted_list_with_ties_against(
             wanted = int(targets[i, o])
             expected = 0 if wanted == NOWHERE else sum(s >= scores[wanted] for s in scores)
             assert int(found[i, o]) == expected
+
+
+def test_ranks_of_long_vectors_are_those_without_a_softcap() -> None:
+    """Scores beyond nine times the softcap have one logit in float32: all would be level."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, 16, generator=generator)
+    targets = torch.arange(40)[:, None]
+    capped = Unembedding(rows, 30.0)
+    assert (capped.logits(300 * rows).diagonal() == 30).all(), "the first are level"
+    found = target_ranks(300 * rows, capped, targets)
+    assert torch.equal(found, target_ranks(rows, Unembedding(rows, None), targets))
+    assert torch.equal(capped.uncapped().logits(rows), rows @ rows.T)
 
 
 def test_a_vector_without_information_ranks_last() -> None:

@@ -228,6 +228,17 @@ def test_no_more_tokens_than_asked_for(llama: Extracted) -> None:
     assert again.table.equals(llama.probe(first).table)
 
 
+def test_texts_too_short_to_be_asked_do_not_use_up_the_number(
+    decoder: Decoders, tmp_path: Path
+) -> None:
+    splits = {
+        s: [*(f"{s[0]}{i}" for i in range(30)), cycles(1, k)[0] * 2] for k, s in enumerate(SPLITS)
+    }
+    found = extracted(decoder("llama"), tmp_path, splits)
+    config = LinearNextToken(layers="1", offset=5, n_tokens=10, max_epochs=1)
+    assert rows_of(found.probe(config))["1"]["n"] == 10
+
+
 def test_scores_survive_a_folder_and_become_curves(llama: Extracted, tmp_path: Path) -> None:
     scores = llama.probe(LinearNextToken(layers="1,2,final", max_epochs=1, n_tokens=50))
     scores.save(tmp_path)
