@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.engines import COMMAND
 from benchmarks.measuring import Finding, interleaved, ratio, show, spread
-from permafrost.flows.runs import latest_runs
+from permafrost.flows.records.runs import latest_runs
 
 LOOP = "import numpy as np\na = np.ones((512, 512), np.float32)\nwhile True: a @ a"
 

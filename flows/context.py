@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from permafrost.flows.engine.choice import parse_engine
+from permafrost.flows.engine_choice import parse_engine
 from permafrost.flows.gpu_lock import GpuLock
 from permafrost.flows.graph import Input, Node, resolve
 from permafrost.flows.home import home_url, open_home

@@ -13,14 +13,10 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.embedding import ByMethod, ExtractContext, How, vectors_of
-from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.progress import Display, NodeProgress
-from permafrost.flows.experiment_file import load_experiment
+from permafrost.flows.engine_choice import Serial, parse_engine
 from permafrost.flows.home import Home, home_url, open_home
-from permafrost.flows.plain_document import plain_document
 from permafrost.flows.plan import Plan, make_plan
-from permafrost.flows.predicting import answers_to
 from permafrost.flows.running import (
     PipelineResult,
     check_showing,
@@ -30,8 +26,12 @@ from permafrost.flows.running import (
 )
 from permafrost.flows.stopping import STOP
 from permafrost.flows.terminal import Terminal
-from permafrost.flows.trained import trained_model
-from permafrost.flows.wrong_fields import wrong_fields
+from permafrost.flows.texts.embedding import ByMethod, ExtractContext, How, vectors_of
+from permafrost.flows.texts.predicting import answers_to
+from permafrost.flows.texts.trained import trained_model
+from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.yaml.plain_document import plain_document
+from permafrost.flows.yaml.wrong_fields import wrong_fields
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.encoder.answers import require_no_table

@@ -7,7 +7,7 @@ from pathlib import Path
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.schedule import Outcome
-from permafrost.flows.runs import gaps_folder, remove_gaps
+from permafrost.flows.records.runs import gaps_folder, remove_gaps
 from permafrost.storage.drafts import draft_path
 from permafrost.storage.errors import PermafrostError
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from permafrost.flows.history import Run, histories, read_history
 from permafrost.flows.holding import holding_store
-from permafrost.flows.pins import pin, unpin
-from permafrost.flows.runs import RunRecord, latest_report, latest_runs
+from permafrost.flows.records.history import Run, histories, read_history
+from permafrost.flows.records.pins import pin, unpin
+from permafrost.flows.records.runs import RunRecord, latest_report, latest_runs
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import read_json
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
     from transformers import PreTrainedTokenizerBase
 
-    from permafrost.flows.array_drops import DropPlan
-    from permafrost.flows.dropping import Dropped
+    from permafrost.flows.disk.array_drops import DropPlan
+    from permafrost.flows.disk.dropping import Dropped
     from permafrost.flows.sharing import Copied
     from permafrost.stages.encoder.encoder import Encoder
     from permafrost.stages.encoder.graph_text_encoder import GraphTextEncoder
@@ -107,7 +107,7 @@ class Home:
             NotFoundError: there is no such run, method, task or seed, or its report is missing.
             InputError: the method is not trained, or several of its fits are meant.
         """
-        from permafrost.flows.chosen_fits import chosen_fit
+        from permafrost.flows.records.chosen_fits import chosen_fit
 
         return chosen_fit(self.folder, experiment, method, task, seed)
 
@@ -295,9 +295,9 @@ class Home:
             CorruptDataError: the record of a run is damaged, so that it is not known what is in use.
             StoreBusyError: another process is removing something of this home.
         """
-        from permafrost.flows.dropping import dropped
-        from permafrost.flows.garbage import collect
-        from permafrost.flows.limits import parse_limits
+        from permafrost.flows.disk.dropping import dropped
+        from permafrost.flows.disk.garbage import collect
+        from permafrost.flows.disk.limits import parse_limits
 
         garbage = collect(self.folder, keep, limits=parse_limits(older_than, quota))
         drops = dropped(self.folder, garbage, histories(self.folder))
@@ -330,7 +330,7 @@ class Home:
             InputError: a name fits several, or a run read it and `used` is not given.
             StoreBusyError: a run that is going on reads it, or another process writes to the store.
         """
-        from permafrost.flows.array_drops import drop_planned, plan_drop
+        from permafrost.flows.disk.array_drops import drop_planned, plan_drop
 
         names = arrays.split(",") if isinstance(arrays, str) else arrays
         plan = plan_drop(self.folder, store, [name.strip() for name in names])

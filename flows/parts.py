@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from permafrost.flows.flow_run import inside_flow_run, patiently
-from permafrost.flows.parameters import (
+from permafrost.flows.deployed.flow_run import inside_flow_run, patiently
+from permafrost.flows.deployed.parameters import (
     DeploymentParameter,
     EngineParameter,
     ExperimentParameter,
@@ -21,6 +21,8 @@ from permafrost.flows.parameters import (
     as_parameters,
     request,
 )
+from permafrost.flows.deployed.shown_in_prefect import called, counts, name_run, run_name
+from permafrost.flows.deployed.started_runs import require_deployment, start_run
 from permafrost.flows.pipeline import engine_of, run_in_flow, tagged
 from permafrost.flows.running import (
     Counts,
@@ -30,8 +32,6 @@ from permafrost.flows.running import (
     not_done,
     run_backbone_part,
 )
-from permafrost.flows.shown_in_prefect import called, counts, name_run, run_name
-from permafrost.flows.started_runs import require_deployment, start_run
 from permafrost.flows.terminal import Terminal
 from permafrost.storage.errors import PermafrostError
 

@@ -13,12 +13,8 @@ from prefect.client.schemas.sorting import TaskRunSort
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed
 
-from permafrost.flows.engine.choice import Dask, Prefect, Serial, parse_engine
-from permafrost.flows.engine.engine import Engine
-from permafrost.flows.engine.prefect import PrefectEngine
-from permafrost.flows.engine.serial import SerialEngine
-from permafrost.flows.flow_run import inside_flow_run, known_to_the_server, patiently
-from permafrost.flows.parameters import (
+from permafrost.flows.deployed.flow_run import inside_flow_run, known_to_the_server, patiently
+from permafrost.flows.deployed.parameters import (
     EngineParameter,
     ExperimentParameter,
     HomeParameter,
@@ -26,16 +22,7 @@ from permafrost.flows.parameters import (
     RuntimeParameter,
     request,
 )
-from permafrost.flows.running import (
-    Checked,
-    PipelineResult,
-    checked,
-    raise_first,
-    run_graph,
-    run_serially,
-)
-from permafrost.flows.server import prefect_api
-from permafrost.flows.shown_in_prefect import (
+from permafrost.flows.deployed.shown_in_prefect import (
     called,
     counts,
     experiment_tag,
@@ -45,8 +32,21 @@ from permafrost.flows.shown_in_prefect import (
     run_name,
     show_report,
 )
+from permafrost.flows.deployed.told_in_a_line import leave_tracebacks_out
+from permafrost.flows.engine.engine import Engine
+from permafrost.flows.engine.prefect import PrefectEngine
+from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.engine_choice import Dask, Prefect, Serial, parse_engine
+from permafrost.flows.running import (
+    Checked,
+    PipelineResult,
+    checked,
+    raise_first,
+    run_graph,
+    run_serially,
+)
+from permafrost.flows.server.api import prefect_api
 from permafrost.flows.terminal import Terminal
-from permafrost.flows.told_in_a_line import leave_tracebacks_out
 
 __all__ = [
     "PipelineResult",

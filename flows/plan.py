@@ -8,12 +8,10 @@ from typing import Any
 
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.evaluations import texts_name
-from permafrost.flows.explanation import Explanation, new_places
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.extraction import Extract, planned, target_of
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
-from permafrost.flows.reasons import STORED, Reasons
 from permafrost.flows.times import (
     EarlierTimes,
     Estimate,
@@ -24,6 +22,8 @@ from permafrost.flows.times import (
     stage_time,
     work_of,
 )
+from permafrost.flows.why.explanation import Explanation, new_places
+from permafrost.flows.why.reasons import STORED, Reasons
 from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted

@@ -24,7 +24,7 @@ TOLD_TO_PREFECT = {
     "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "INFO",
 }
 """The logs of runs, which Prefect's server has, unless the user says what is logged; of what is printed it is
-the level above that counts (`flows.shown_in_prefect`)."""
+the level above that counts (`flows.deployed.shown_in_prefect`)."""
 
 
 def set_quiet_defaults() -> None:

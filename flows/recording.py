@@ -17,7 +17,7 @@ from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.graph import Node
 from permafrost.flows.grid_points import grid_points
-from permafrost.flows.history import (
+from permafrost.flows.records.history import (
     CellOf,
     RunBegun,
     RunEnded,
@@ -28,8 +28,8 @@ from permafrost.flows.history import (
     end,
     run_name,
 )
-from permafrost.flows.history import Outcome as RunOutcome
-from permafrost.flows.runs import RunRecord, begin_run, end_run
+from permafrost.flows.records.history import Outcome as RunOutcome
+from permafrost.flows.records.runs import RunRecord, begin_run, end_run
 from permafrost.flows.stopping import STOP, Stopped
 from permafrost.storage.adapted_stores import known_ids
 from permafrost.storage.drafts import owner

@@ -13,21 +13,21 @@ from rich.table import Table
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
 from permafrost.flows.context import RunContext
-from permafrost.flows.engine.choice import Serial, parse_engine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.found import FoundEngine
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
-from permafrost.flows.experiment_file import load_experiment
+from permafrost.flows.engine_choice import Serial, parse_engine
 from permafrost.flows.gaps import report_with_gaps
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.home import open_home
-from permafrost.flows.named_server import server_is_named
 from permafrost.flows.preview import Preview
 from permafrost.flows.recording import recorded
+from permafrost.flows.server.named import server_is_named
 from permafrost.flows.stage import stage_of
 from permafrost.flows.terminal import Terminal, render, render_fitting
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError, RemovedError

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from permafrost.flows.dataset_folder import require_hub_limits, write_card
-from permafrost.flows.history import histories
-from permafrost.flows.listing import list_artifacts
+from permafrost.flows.records.history import histories
+from permafrost.flows.records.listing import list_artifacts
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.parts import EVERY_ARRAY, StorePart, TransferPlan, part_of

@@ -24,11 +24,11 @@ from prefect.settings import (
 from prefect_dask.task_runners import DaskTaskRunner
 from prefect_dask.utils import get_dask_client
 
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Resources
 from permafrost.flows.home import open_home
-from permafrost.flows.server import prefect_api
+from permafrost.flows.server.api import prefect_api
 from permafrost.stages.embed.config import WhiteningConfig
 from permafrost.stages.embed.whitening import Whitening
 from permafrost.stages.extraction.capture import in_order

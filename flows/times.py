@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from permafrost.flows.earlier import Earlier
 from permafrost.flows.origin import Origin
+from permafrost.flows.why.earlier import Earlier
 from permafrost.storage.artifacts import ArtifactSpec, Manifest
 
 Counts = Callable[[str], Mapping[str, Any] | None]

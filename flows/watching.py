@@ -8,11 +8,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from permafrost.flows.engine.progress import duration_text
-from permafrost.flows.flow_run import inside_flow_run, patiently, sleep
-from permafrost.flows.nodes.corpora import CorpusStage
-from permafrost.flows.nodes.extraction import Extract, planned
-from permafrost.flows.parameters import (
+from permafrost.flows.deployed.flow_run import inside_flow_run, patiently, sleep
+from permafrost.flows.deployed.parameters import (
     ExperimentParameter,
     HomeParameter,
     OverridesParameter,
@@ -21,11 +18,14 @@ from permafrost.flows.parameters import (
     as_parameters,
     request,
 )
+from permafrost.flows.deployed.shown_in_prefect import called, name_run, run_name
+from permafrost.flows.deployed.started_runs import require_deployment, start_run, started_before
+from permafrost.flows.engine.progress import duration_text
+from permafrost.flows.nodes.corpora import CorpusStage
+from permafrost.flows.nodes.extraction import Extract, planned
 from permafrost.flows.pipeline import tagged
-from permafrost.flows.reasons import Reasons
 from permafrost.flows.running import Checked, backbone_part, checked, not_done
-from permafrost.flows.shown_in_prefect import called, name_run, run_name
-from permafrost.flows.started_runs import require_deployment, start_run, started_before
+from permafrost.flows.why.reasons import Reasons
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
 

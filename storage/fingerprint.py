@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from threading import Lock
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
@@ -29,6 +30,10 @@ _READ: dict[str, tuple[Path, float]] = {}
 """The file of a module and when it was read, in seconds since the epoch."""
 _LOADED: dict[str, float] = {}
 """When a module was first seen to be loaded, in seconds since the epoch."""
+_LOADING = Lock()
+"""Held while the modules of a node are imported. An import that fails in one thread leaves half a module to
+another one, and Python before 3.11.8 cannot parse sources in two threads, as import hooks do that check
+types."""
 
 
 def use_source(module: str, source: str) -> None:
@@ -83,9 +88,10 @@ def load(definitions: Iterable[str]) -> None:
     Raises:
         InputError: a file was changed between its fingerprint and its import.
     """
-    missing = {name.partition(":")[0] for name in definitions} - sys.modules.keys()
-    for module in missing:
-        import_module(module)
+    with _LOADING:
+        missing = {name.partition(":")[0] for name in definitions} - sys.modules.keys()
+        for module in missing:
+            import_module(module)
     for path, read_at in (_READ[module] for module in missing & _READ.keys()):
         if path.stat().st_mtime > read_at:
             raise InputError(

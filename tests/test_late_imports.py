@@ -143,7 +143,7 @@ def test_listings_import_neither_torch_nor_what_computes() -> None:
 
 
 def test_whoever_explains_an_artifact_loads_no_torch() -> None:
-    found = reached("permafrost.flows.explaining", "permafrost.flows.changed_texts")
+    found = reached("permafrost.flows.why.explaining", "permafrost.flows.why.changed_texts")
     assert "permafrost.stages.corpus.corpus" in found
     for library in ("torch", "transformers", "prefect", "sklearn"):
         assert library not in found, found[library]

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from permafrost.flows.cli.app import app
-from permafrost.flows.experiment_file import load_experiment
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.documents import DOCUMENTS, README, ROOT, marked, name_of, text_of
 from tests.storage.small_store import SmallStore, filled_store
@@ -29,9 +29,9 @@ RUN_BY_TESTS = {
     "the tokenizer of a store",  # tests/flows/test_store_tables.py
     "a folder for the hub",
     "pulls from another home",  # tests/flows/test_sharing.py
-    "keeps a home small",  # tests/flows/test_retention.py
+    "keeps a home small",  # tests/flows/disk/test_retention.py
     "a head of your own",  # tests/flows/test_plugins.py
-    "predicts",  # tests/flows/test_predict_command.py
+    "predicts",  # tests/flows/texts/test_predict_command.py
 }
 """What marked snippets are; each is run by a test here, or where it says."""
 PAIRS = {

@@ -17,8 +17,8 @@ RETURNED = {
         "permafrost.storage.artifacts.ArtifactRef",
         "permafrost.storage.artifacts.Manifest",
         "permafrost.storage.features.store.FeatureStore",
-        "permafrost.flows.runs.RunRecord",
-        "permafrost.flows.history.Run",
+        "permafrost.flows.records.runs.RunRecord",
+        "permafrost.flows.records.history.Run",
     ),
     "Readers": (
         "permafrost.storage.readers.FeatureReader",

@@ -48,8 +48,8 @@ def across(
 ) -> None:
     """Put runs with several backbones into one table, with standard scores and figures over sizes."""
     # Imported here: other commands need none of it.
-    from permafrost.flows.across_files import as_json, tables_of, write_across
-    from permafrost.flows.across_runs import read_across
+    from permafrost.flows.comparison.across_files import as_json, tables_of, write_across
+    from permafrost.flows.comparison.across_runs import read_across
     from permafrost.stages.report.across import require_groups
     from permafrost.stages.report.markup import to_markdown
 

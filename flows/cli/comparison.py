@@ -45,22 +45,22 @@ def compare(
 ) -> None:
     """Say what got better or worse from A to B, and whether the difference is beyond noise."""
     # Imported here: other listings need none of it.
-    from permafrost.flows import comparison_table
-    from permafrost.flows.comparing import compare_sources
+    from permafrost.flows.comparison import table
+    from permafrost.flows.comparison.comparing import compare_sources
     from permafrost.stages.metrics.bootstrap import BootstrapConfig
 
     homes = (_home_of(a, home), _home_of(b, home if home_b is None else home_b))
     comparison = compare_sources(a, b, *homes, BootstrapConfig())
     if json:
-        emit(comparison_table.as_json(*comparison))
+        emit(table.as_json(*comparison))
         return
     match format_:
         case "table":
-            console.print(comparison_table.as_text(*comparison))
+            console.print(table.as_text(*comparison))
         case "markdown":
-            typer.echo(comparison_table.as_markdown(*comparison), nl=False)
+            typer.echo(table.as_markdown(*comparison), nl=False)
         case "latex":
-            typer.echo(comparison_table.as_latex(*comparison), nl=False)
+            typer.echo(table.as_latex(*comparison), nl=False)
 
 
 def _home_of(source: str, home: str) -> Path:

@@ -21,8 +21,8 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
-    from permafrost.flows.disk_parts import Use
-    from permafrost.flows.disk_use import By
+    from permafrost.flows.disk.parts import Use
+    from permafrost.flows.disk.use import By
 
 _SUMS: dict[By, str] = {
     "backbone": "Each feature store counts for the backbone that filled it.",
@@ -49,7 +49,7 @@ def du(
     json: JsonFlag = False,
 ) -> None:
     """What a home takes: blocks really allocated on disk, or bytes of objects; the largest first."""
-    from permafrost.flows.disk_use import GROUPINGS, disk_use
+    from permafrost.flows.disk.use import GROUPINGS, disk_use
     from permafrost.flows.engine.progress import Display, NodeProgress
     from permafrost.storage.replica import public_name
 

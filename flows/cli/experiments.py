@@ -22,7 +22,7 @@ from permafrost.flows.cli.common import (
     size,
     table,
 )
-from permafrost.flows.engine.choice import parse_engine
+from permafrost.flows.engine_choice import parse_engine
 from permafrost.flows.imports import kept_imports
 from permafrost.storage.errors import HubUnreachableError
 from permafrost.storage.quoting import quoted
@@ -112,9 +112,9 @@ def plan(
     with kept_imports():
         from permafrost.flows.build import build_graph
         from permafrost.flows.checks import check
-        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.plan import make_plan
         from permafrost.flows.plan_as_published import plan_as_published
+        from permafrost.flows.yaml.experiment_file import load_experiment
 
     try:
         nodes = build_graph(load_experiment(experiment, set_ or []))
@@ -187,8 +187,8 @@ def report(
     """Build the HTML report again from finished results, and print its path."""
     with kept_imports():
         from permafrost.flows.build import build_graph
-        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.rebuild_report import rebuild_report
+        from permafrost.flows.yaml.experiment_file import load_experiment
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
     say_path(rebuild_report(nodes, existing_home(home)))

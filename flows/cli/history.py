@@ -21,7 +21,7 @@ from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
-    from permafrost.flows.history import Run, RunScore
+    from permafrost.flows.records.history import Run, RunScore
 
 RunArgument = Annotated[str, typer.Argument(help="A run: mine@2.", show_default=False)]
 
@@ -41,8 +41,8 @@ def runs(
     json: JsonFlag = False,
 ) -> None:
     """List every run, oldest first: overrides, time, what it computed, how it ended, scores."""
-    from permafrost.flows.history import histories, history_problems
-    from permafrost.flows.pins import pinned
+    from permafrost.flows.records.history import histories, history_problems
+    from permafrost.flows.records.pins import pinned
     from permafrost.storage.replica import public_name
 
     root = existing_home(home)
@@ -126,8 +126,8 @@ def run_json(run: Run, is_pinned: bool) -> dict[str, Any]:
 
 def show_run(root: Path, name: str, json: bool) -> None:
     """All that is recorded of one run: a summary, then the whole experiment."""
-    from permafrost.flows.history import find_run
-    from permafrost.flows.pins import pinned
+    from permafrost.flows.records.history import find_run
+    from permafrost.flows.records.pins import pinned
 
     run = find_run(root, name)
     is_pinned = run.name in pinned(root)
@@ -147,7 +147,7 @@ def show_run(root: Path, name: str, json: bool) -> None:
 
 def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
     """Keep what a run used: gc takes none of it until the run is unpinned."""
-    from permafrost.flows.pins import pin as pin_run
+    from permafrost.flows.records.pins import pin as pin_run
 
     kept = pin_run(existing_home(home), run)
     what = f"{counted(len(kept.refs), 'artifact')} and {counted(len(kept.stores), 'feature store')}"
@@ -156,7 +156,7 @@ def pin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
 
 def unpin(run: RunArgument, home: HomeFlag = DEFAULT_HOME) -> None:
     """Let a pinned run go: gc may take what only it used."""
-    from permafrost.flows.pins import unpin as unpin_run
+    from permafrost.flows.records.pins import unpin as unpin_run
 
     unpin_run(existing_home(home), run)
     say(f"{run} is no longer pinned")

@@ -20,7 +20,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
-    from permafrost.flows.explanation import Explanation
+    from permafrost.flows.why.explanation import Explanation
     from permafrost.storage.artifacts import ArtifactStore, Manifest
     from permafrost.storage.features.store import FeatureStore
 
@@ -93,8 +93,8 @@ def why(
     if experiment is not None:
         # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph
-        from permafrost.flows.experiment_file import load_experiment
         from permafrost.flows.plan import why_stage
+        from permafrost.flows.yaml.experiment_file import load_experiment
 
         rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)
     else:
@@ -113,9 +113,9 @@ def why(
 
 def _why_published(root: Path, name: str) -> tuple[str, Explanation]:
     """What an artifact is, and why it was made."""
-    from permafrost.flows.changed_texts import CorpusParts
-    from permafrost.flows.earlier import Earlier
-    from permafrost.flows.explaining import Explainer
+    from permafrost.flows.why.changed_texts import CorpusParts
+    from permafrost.flows.why.earlier import Earlier
+    from permafrost.flows.why.explaining import Explainer
     from permafrost.storage.artifacts import ArtifactStore, parse_ref
 
     artifacts = ArtifactStore(root)

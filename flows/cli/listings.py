@@ -23,8 +23,8 @@ from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
-    from permafrost.flows.history import History, Run
-    from permafrost.flows.listing import Row
+    from permafrost.flows.records.history import History, Run
+    from permafrost.flows.records.listing import Row
     from permafrost.storage.artifacts import Manifest
     from permafrost.storage.features.store import FeatureStore
 
@@ -55,8 +55,8 @@ def list_everything(
     json: JsonFlag = False,
 ) -> None:
     """List feature stores and artifacts: what each is of, its scores on dev and test, what was chosen."""
-    from permafrost.flows.history import histories
-    from permafrost.flows.listing import chosen_rows, list_artifacts
+    from permafrost.flows.records.history import histories
+    from permafrost.flows.records.listing import chosen_rows, list_artifacts
     from permafrost.storage.features.store import all_stores
 
     root = existing_home(home)
@@ -149,8 +149,8 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """What one store, artifact or run (mine@2) is: a summary, then its settings."""
-    from permafrost.flows.history import histories, names_run
-    from permafrost.flows.listing import list_artifacts
+    from permafrost.flows.records.history import histories, names_run
+    from permafrost.flows.records.listing import list_artifacts
     from permafrost.storage.artifacts import ArtifactStore
     from permafrost.storage.replica import public_name
 

@@ -68,9 +68,9 @@ def verify(
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
     from permafrost.flows.damage import store_problems
     from permafrost.flows.engine.progress import Display, NodeProgress
-    from permafrost.flows.history import histories, history_problems
-    from permafrost.flows.pins import pin_problems
-    from permafrost.flows.runs import run_files, run_problems
+    from permafrost.flows.records.history import histories, history_problems
+    from permafrost.flows.records.pins import pin_problems
+    from permafrost.flows.records.runs import run_files, run_problems
     from permafrost.storage.artifacts import ArtifactStore
     from permafrost.storage.features.store import FeatureStore
     from permafrost.storage.replica import public_name

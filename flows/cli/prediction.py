@@ -78,8 +78,8 @@ def predict(
     from permafrost.flows.engine.progress import Display, NodeProgress
 
     with kept_imports():
-        from permafrost.flows.embedding import ExtractContext
-        from permafrost.flows.predicting import predict_rows
+        from permafrost.flows.texts.embedding import ExtractContext
+        from permafrost.flows.texts.predicting import predict_rows
         from permafrost.stages.corpus.texts import read_rows
         from permafrost.stages.encoder.predictions_file import require_predictions_place
 

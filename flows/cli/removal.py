@@ -23,9 +23,9 @@ from permafrost.flows.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from permafrost.flows.array_drops import Allowed, DropPlan
-    from permafrost.flows.dropping import Dropped
-    from permafrost.flows.garbage import Garbage
+    from permafrost.flows.disk.array_drops import Allowed, DropPlan
+    from permafrost.flows.disk.dropping import Dropped
+    from permafrost.flows.disk.garbage import Garbage
 
 YesFlag = Annotated[
     bool,
@@ -70,10 +70,10 @@ def gc(
 ) -> None:
     """Say what neither the latest run of an experiment nor a pinned one used, and remove it: artifacts,
     drafts, and feature stores."""
-    from permafrost.flows.dropping import dropped
-    from permafrost.flows.garbage import collect
-    from permafrost.flows.history import histories
-    from permafrost.flows.limits import parse_limits
+    from permafrost.flows.disk.dropping import dropped
+    from permafrost.flows.disk.garbage import collect
+    from permafrost.flows.disk.limits import parse_limits
+    from permafrost.flows.records.history import histories
 
     limits = parse_limits(older_than, quota)
     root = existing_home(home)
@@ -145,7 +145,7 @@ def _say_rest(garbage: Garbage, stays: Mapping[str, str], exceeded: int | None) 
 
 def _say_drops(drops: Sequence[Dropped]) -> None:
     """By run, the earliest first; what no record names last."""
-    from permafrost.flows.dropping import NO_RUN
+    from permafrost.flows.disk.dropping import NO_RUN
 
     for run, of_run in groupby(drops, key=lambda drop: drop.run):
         listed = list(of_run)
@@ -184,7 +184,7 @@ def drop(
     json: JsonFlag = False,
 ) -> None:
     """Drop layers or kinds from a feature store and free their bytes; an extraction makes them again."""
-    from permafrost.flows.array_drops import drop_planned, plan_drop
+    from permafrost.flows.disk.array_drops import drop_planned, plan_drop
     from permafrost.flows.engine.progress import Display, NodeProgress
 
     root = existing_home(home)

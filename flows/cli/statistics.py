@@ -16,7 +16,7 @@ from permafrost.flows.cli.common import (
     table,
 )
 from permafrost.flows.cli.inspection import find_store
-from permafrost.flows.engine.choice import Dask, parse_engine
+from permafrost.flows.engine_choice import Dask, parse_engine
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 

@@ -92,7 +92,7 @@ def extract(
     from permafrost.storage.replica import public_name
 
     with kept_imports():
-        from permafrost.flows.extraction import extract_texts
+        from permafrost.flows.texts.extraction import extract_texts
         from permafrost.stages.corpus.texts import read_rows
 
     load_plugins(plugins)
@@ -149,7 +149,7 @@ def _graphs(spec: str | None, texts: str):
     """The graphs that --graphs describes, and the table that the texts are read from."""
     if spec is None:
         return None, None
-    from permafrost.flows.yaml_reader import read_yaml
+    from permafrost.flows.yaml.yaml_reader import read_yaml
     from permafrost.stages.corpus.texts import table_of
     from permafrost.stages.encoder.graph_text import graphs_config
 
@@ -336,14 +336,14 @@ def embed(
     from permafrost.flows.engine.progress import Display, NodeProgress
 
     with kept_imports():
-        from permafrost.flows.embedding import (
+        from permafrost.flows.texts.embedding import (
             ByMethod,
             ExtractContext,
             embed_config,
             embed_texts,
             with_length,
         )
-        from permafrost.flows.trained import trained_model
+        from permafrost.flows.texts.trained import trained_model
         from permafrost.stages.corpus.text_format import TextFormat
         from permafrost.stages.corpus.texts import read_rows
 

@@ -20,7 +20,6 @@ from distributed import Client, Worker
 from permafrost.flows.companion import Program, companion
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine import cluster_process
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.in_worker import (
     UnlikeWorkerError,
     forget,
@@ -31,6 +30,7 @@ from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.roster import MEMORY_TOPIC, Roster
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Resources
 from permafrost.flows.stopping import STOP, Stopped
 from permafrost.storage.drafts import draft_path, remove_drafts_of_dead_processes

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.engine.asking import Tasks
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.engine import make_with
 from permafrost.flows.engine.hearing import Heard, log_failure
@@ -18,6 +17,7 @@ from permafrost.flows.engine.prefect import run_at
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.segments import SegmentsInWorkers
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.threads import n_processors
 from permafrost.storage.errors import PermafrostError

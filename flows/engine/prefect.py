@@ -19,7 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.curable import DELAYS_S, is_curable
+from permafrost.flows.engine.curable import DELAYS_S, is_curable
 from permafrost.flows.engine.engine import end, make_with
 from permafrost.flows.engine.late_imports import import_late_libraries
 from permafrost.flows.engine.progress import Display, NodeProgress

@@ -12,6 +12,8 @@ from tests.browser.devtools import Browser, Scheme
 from tests.browser.full_report import MAPPED_TASKS, METHODS, N_MAPPED, N_PARAMETERS
 from tests.stages.report.fake_results import Grid, results_table
 
+pytestmark = pytest.mark.deep
+
 TAB = ("Tab", 9)
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 FOCUSABLE = "a[href], summary, button, input, [tabindex]"

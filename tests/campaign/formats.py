@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import permafrost
-from permafrost.flows.history import half_path, read_history
-from permafrost.flows.pins import pin_path, pin_problems, pinned
-from permafrost.flows.runs import read_run, run_path
+from permafrost.flows.records.history import half_path, read_history
+from permafrost.flows.records.pins import pin_path, pin_problems, pinned
+from permafrost.flows.records.runs import read_run, run_path
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import write_durably
 from permafrost.storage.errors import CorruptDataError

@@ -13,10 +13,10 @@ import yaml
 
 import permafrost
 from permafrost.flows.damage import store_problems
-from permafrost.flows.history import histories, history_problems, read_history
 from permafrost.flows.home import open_existing_home
-from permafrost.flows.pins import pin_problems
-from permafrost.flows.runs import run_files, run_problems
+from permafrost.flows.records.history import histories, history_problems, read_history
+from permafrost.flows.records.pins import pin_problems
+from permafrost.flows.records.runs import run_files, run_problems
 from permafrost.stages.encoder.export import export_head
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.store import DERIVED, FeatureStore, all_stores, store_folders

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from permafrost.flows.array_drops import drop_planned, plan_drop
-from permafrost.flows.garbage import collect
-from permafrost.flows.runs import RunRecord, write_run
+from permafrost.flows.disk.array_drops import drop_planned, plan_drop
+from permafrost.flows.disk.garbage import collect
+from permafrost.flows.records.runs import RunRecord, write_run
 from permafrost.storage.features.receipts import receipt_path
 from permafrost.storage.features.repairing import mend
 from permafrost.storage.features.store import all_stores

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from permafrost.flows.runs import run_path
+from permafrost.flows.records.runs import run_path
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.receipts import receipt_path
 from permafrost.storage.features.record import copy_path, record_path

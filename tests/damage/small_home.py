@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from permafrost.flows.damage import store_problems
-from permafrost.flows.garbage import collect
-from permafrost.flows.runs import RunRecord, run_files, run_problems, write_run
+from permafrost.flows.disk.garbage import collect
+from permafrost.flows.records.runs import RunRecord, run_files, run_problems, write_run
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.features.projections import (

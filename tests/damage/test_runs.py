@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from permafrost.flows.runs import RunRecord, read_run, run_path, run_problems, write_run
+from permafrost.flows.records.runs import RunRecord, read_run, run_path, run_problems, write_run
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest

@@ -20,8 +20,8 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from permafrost.flows import server_process
 from permafrost.flows.pipeline import run_serially
+from permafrost.flows.server import process
 from tests.stages.extraction.tiny_models import save_model
 from tests.undrawn import undrawn as undrawn
 
@@ -63,7 +63,7 @@ def _start_server(folder: Path) -> None:
     os.open(folder / "alive", os.O_RDWR)  # never closed: this process needs it to its end
     # By a shell that does not wait: it is no child of this process, which it outlives for a moment.
     subprocess.run(
-        ["sh", "-c", '"$0" -P "$1" <alive >address &', sys.executable, server_process.__file__],
+        ["sh", "-c", '"$0" -P "$1" <alive >address &', sys.executable, process.__file__],
         cwd=folder,
         env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": _database(folder)},
         start_new_session=True,

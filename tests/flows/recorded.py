@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from permafrost.flows.changed_texts import CorpusParts
-from permafrost.flows.earlier import Earlier
-from permafrost.flows.explaining import Explainer
-from permafrost.flows.explanation import Explanation
 from permafrost.flows.origin import RECORDED, Origin
+from permafrost.flows.why.changed_texts import CorpusParts
+from permafrost.flows.why.earlier import Earlier
+from permafrost.flows.why.explaining import Explainer
+from permafrost.flows.why.explanation import Explanation
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore, parse_ref
 
 

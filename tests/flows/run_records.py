@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from permafrost.flows.history import (
+from permafrost.flows.records.history import (
     CellOf,
     Run,
     RunBegun,

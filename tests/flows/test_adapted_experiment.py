@@ -11,14 +11,14 @@ import pytest
 from scipy.stats import spearmanr
 
 import permafrost
-from permafrost.flows.array_drops import drop_planned, plan_drop
-from permafrost.flows.earlier import Earlier
-from permafrost.flows.explaining import Explainer
-from permafrost.flows.garbage import collect
-from permafrost.flows.limits import Limits
+from permafrost.flows.disk.array_drops import drop_planned, plan_drop
+from permafrost.flows.disk.garbage import collect
+from permafrost.flows.disk.limits import Limits
 from permafrost.flows.nodes.adapting import Adapt
 from permafrost.flows.pipeline import PipelineResult, run_serially
-from permafrost.flows.reasons import UNKNOWN_STORE
+from permafrost.flows.why.earlier import Earlier
+from permafrost.flows.why.explaining import Explainer
+from permafrost.flows.why.reasons import UNKNOWN_STORE
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.storage.adapted_stores import backbone_of_store

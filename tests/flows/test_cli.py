@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from permafrost.flows.runs import read_run, run_path, write_run
+from permafrost.flows.records.runs import read_run, run_path, write_run
 from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
 from tests.storage.small_store import flip, snapshot

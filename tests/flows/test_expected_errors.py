@@ -52,6 +52,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, experiment: Path, home: Path, error: E
     main()
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("prefect_server")
 def test_a_full_disk_during_a_fit_is_told_in_one_line(
     finished_home: Path,

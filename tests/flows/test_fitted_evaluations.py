@@ -10,8 +10,8 @@ import pytrec_eval
 import torch
 from scipy.stats import spearmanr
 
-from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
@@ -19,6 +19,8 @@ from permafrost.storage.readers import open_reader
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import Looked, look
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
+
+pytestmark = pytest.mark.deep
 
 METHODS = ("whitened", "unified", "projected")
 

@@ -10,10 +10,10 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import permafrost
-from permafrost.flows.embedding import ByHead, ExtractContext, embed_texts
-from permafrost.flows.garbage import collect
+from permafrost.flows.disk.garbage import collect
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.runs import run_files, run_problems
+from permafrost.flows.records.runs import run_files, run_problems
+from permafrost.flows.texts.embedding import ByHead, ExtractContext, embed_texts
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.encoder import upgrade_exported
 from permafrost.stages.extraction.target import ExtractRuntime

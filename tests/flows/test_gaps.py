@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from permafrost.flows import recording, runs
+from permafrost.flows import recording
+from permafrost.flows.disk.garbage import collect
 from permafrost.flows.engine.schedule import Outcome
-from permafrost.flows.garbage import collect
-from permafrost.flows.history import RunScore, read_history
 from permafrost.flows.nodes import report_writing
 from permafrost.flows.pipeline import raise_first, run_serially
-from permafrost.flows.runs import (
+from permafrost.flows.records import runs
+from permafrost.flows.records.history import RunScore, read_history
+from permafrost.flows.records.runs import (
     RunRecord,
     begin_run,
     end_run,

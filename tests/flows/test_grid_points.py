@@ -1,6 +1,6 @@
 """What tells candidates and experiments apart, in the words of the file."""
 
-from permafrost.flows.config_changes import config_changes
+from permafrost.flows.comparison.config_changes import config_changes
 from permafrost.flows.grid_points import grid_points
 
 

@@ -145,6 +145,7 @@ def test_the_instruction_of_a_task_is_in_the_keys_of_what_reads_it_and_nowhere_e
     }
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_queries_are_read_with_their_instruction_and_documents_without(

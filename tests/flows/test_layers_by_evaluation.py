@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.embed import best_together
 from permafrost.stages.mteb_evaluation import LayerChoice
 from permafrost.stages.mteb_evaluation.layer_choice import mean_of_kinds
@@ -66,6 +66,7 @@ def run(
     return run_in(tmp_path_factory.mktemp("run"), experiment(folder, tiny_bert))
 
 
+@pytest.mark.deep
 def test_layers_are_those_that_score_best_on_the_named_tasks(
     run: tuple[Path, Path, PipelineResult],
 ) -> None:
@@ -93,6 +94,7 @@ def test_layers_are_those_that_score_best_on_the_named_tasks(
     assert result.computed["layers"] == 2
 
 
+@pytest.mark.deep
 def test_what_is_reported_has_no_part_in_the_choice(
     run: tuple[Path, Path, PipelineResult],
 ) -> None:
@@ -141,6 +143,7 @@ def test_data_that_is_reported_cannot_be_chosen_on(
         build_graph(load_experiment(write(tmp_path / "e.yaml", content)))
 
 
+@pytest.mark.deep
 def test_whitening_goes_with_the_chosen_layers_and_tasks_may_be_there_to_choose_alone(
     folder: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Pip
     return run_in(tmp_path_factory.mktemp("run"), document)
 
 
+@pytest.mark.deep
 def test_every_candidate_is_a_fit_and_a_method_with_its_settings_shares_it(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
@@ -57,6 +58,7 @@ def test_every_candidate_is_a_fit_and_a_method_with_its_settings_shares_it(
     assert wider.computed["choose"] == 2
 
 
+@pytest.mark.deep
 def test_the_best_on_dev_is_kept_as_it_was_trained(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:
@@ -83,6 +85,7 @@ def test_the_best_on_dev_is_kept_as_it_was_trained(
         assert metrics["choice"]["lr"] == kept.config.lr
 
 
+@pytest.mark.deep
 def test_a_choice_answers_pairs_and_the_report_draws_what_was_kept(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:

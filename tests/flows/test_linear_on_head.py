@@ -51,6 +51,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.deep
 def test_classifiers_read_heads_as_trained_and_as_drawn(tiny_bert: Path, tmp_path: Path) -> None:
     path, home, result = run_in(tmp_path, experiment(tmp_path, tiny_bert))
     scored = {(r["method"], r["task"]) for r in rows_of(result)}

@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.table import Table
 
-from permafrost.flows.comparing import Side
-from permafrost.flows.comparison_table import as_markdown, as_text
+from permafrost.flows.comparison.comparing import Side
+from permafrost.flows.comparison.table import as_markdown, as_text
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.terminal import Terminal, render
 from permafrost.stages.metrics.comparison import Comparison

@@ -15,11 +15,12 @@ from permafrost.stages.mteb_evaluation.vectors import Embedding
 from tests.flows.experiments import run_in
 from tests.flows.looked import look
 from tests.flows.small_evaluations import experiment, write_data
-from tests.flows.test_embed_command import permafrost as permafrost
+from tests.flows.texts.test_embed_command import permafrost as permafrost
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
+@pytest.mark.deep
 def test_evaluations_read_unit_vectors_of_the_same_fit(
     tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import permafrost
-from permafrost.flows.history import read_history
-from permafrost.flows.pins import pin, pinned, unpin
+from permafrost.flows.records.history import read_history
+from permafrost.flows.records.pins import pin, pinned, unpin
 from permafrost.stages.extraction import backbone as loading
 from permafrost.storage import replica
 from permafrost.storage.progress import SilentProgress

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.nodes.report_writing import text_tokens
 from permafrost.flows.pipeline import run_serially
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
@@ -107,6 +107,7 @@ def test_a_metric_must_go_with_its_task(
         load_experiment(write(tmp_path / "experiment.yaml", wrong))
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_heads_are_trained_on_the_tasks_that_go_with_their_loss(
     tiny_bert: Path, tmp_path: Path

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from permafrost.flows import named_server, pipeline
+from permafrost.flows import pipeline
 from permafrost.flows.build import build_graph
-from permafrost.flows.experiment_file import load_experiment
 from permafrost.flows.nodes.extraction import planned
 from permafrost.flows.preview import Preview
+from permafrost.flows.records.runs import read_run, run_path
 from permafrost.flows.running import Checked
-from permafrost.flows.runs import read_run, run_path
+from permafrost.flows.server import named
+from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.corpus.corpus import Corpus, stored_digests
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.store import all_stores
@@ -107,10 +108,10 @@ def test_a_serial_run_needs_no_prefect_unless_a_server_is_named(
 def test_a_server_may_be_named_by_the_environment_or_a_file(
     no_server_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not named_server.server_is_named()
+    assert not named.server_is_named()
     assert "prefect" not in sys.modules, "nothing can name one, so Prefect is not asked"
     (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['prefect']\n")
-    assert not named_server.server_is_named()
+    assert not named.server_is_named()
     assert "prefect" not in sys.modules
     for name, text in (
         ("profiles.toml", "[profiles.mine]\nPREFECT_API_URL = 'http://127.0.0.1:1/api'\n"),
@@ -123,10 +124,10 @@ def test_a_server_may_be_named_by_the_environment_or_a_file(
             settings = SimpleNamespace(api=SimpleNamespace(url=url))
             asked = SimpleNamespace(get_current_settings=lambda settings=settings: settings)
             monkeypatch.setitem(sys.modules, "prefect.settings", asked)
-            assert named_server.server_is_named() is (url is not None)
+            assert named.server_is_named() is (url is not None)
         (tmp_path / name).unlink()
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    assert named_server.server_is_named()
+    assert named.server_is_named()
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -35,6 +35,7 @@ def made(
     return look(path, folder / "home"), report
 
 
+@pytest.mark.deep
 def test_rows_of_a_text_are_those_of_the_store(made: tuple[Looked, Path]) -> None:
     dag, _ = made
     stored = attention_rows(dag.nodes.report, dag.context)
@@ -57,6 +58,7 @@ def test_rows_of_a_text_are_those_of_the_store(made: tuple[Looked, Path]) -> Non
     assert found[text_digest(text)].tokens[0].is_special
 
 
+@pytest.mark.deep
 def test_the_page_shows_every_block_and_a_map_of_every_method(made: tuple[Looked, Path]) -> None:
     dag, report = made
     page = (report / "report.html").read_text()
@@ -82,6 +84,7 @@ def test_without_captured_rows_there_are_none(finished_home: Path) -> None:
     assert 'id="attention"' not in report.read_text()
 
 
+@pytest.mark.deep
 def test_captured_rows_are_inputs_of_the_report(made: tuple[Looked, Path]) -> None:
     dag, _ = made
     inputs = dag.nodes.report.spec.inputs
@@ -90,6 +93,7 @@ def test_captured_rows_are_inputs_of_the_report(made: tuple[Looked, Path]) -> No
     ]
 
 
+@pytest.mark.deep
 def test_all_tables_and_figures_are_in_the_artifact(made: tuple[Looked, Path]) -> None:
     _, report = made
     pictures = {p.stem.replace("_", " ") for p in (report / "figures").glob("*.png")}

@@ -104,6 +104,7 @@ def run(
     return look(path, place / "home"), result
 
 
+@pytest.mark.deep
 def test_documents_of_pairs_and_of_searches_are_stored_once(
     run: tuple[Looked, PipelineResult],
 ) -> None:
@@ -123,6 +124,7 @@ def test_documents_of_pairs_and_of_searches_are_stored_once(
     assert sum(len(store.segment(s).table) for s in store.segments()) == len(texts)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["in domain", "zero-shot"])
 @pytest.mark.parametrize("method", ["scorer", "GLOT"])
 def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
@@ -147,6 +149,7 @@ def test_a_score_is_that_of_the_trained_head_loaded_as_an_encoder(
     assert found == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.deep
 def test_texts_that_a_head_was_trained_on_are_counted(run: tuple[Looked, PipelineResult]) -> None:
     dag, _ = run
     counted = {

@@ -209,7 +209,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
 def test_a_killed_program_leaves_no_server(alone: dict[str, str], tmp_path: Path) -> None:
     program = (
         "import os, time\n"
-        "from permafrost.flows.server import prefect_api\n"
+        "from permafrost.flows.server.api import prefect_api\n"
         "with prefect_api():\n"
         "    print(os.environ['PREFECT_API_URL'], flush=True)\n"
         "    time.sleep(3600)\n"

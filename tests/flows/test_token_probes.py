@@ -210,6 +210,7 @@ def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: 
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.deep
 def test_gradients_are_in_float32_whatever_the_backbone_is_run_in(
     files: dict[str, str], tmp_path: Path, loads: list[str]
 ) -> None:

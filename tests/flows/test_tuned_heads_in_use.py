@@ -30,6 +30,8 @@ from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.finetune.test_tuned_head import TEXTS, config, live, tuned
 
+pytestmark = pytest.mark.deep
+
 Files = Callable[[str], BackboneFiles]
 NEW = ["a river under the night sun", *TEXTS[:3], "snow melts", *TEXTS[:1]]
 

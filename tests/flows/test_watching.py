@@ -14,8 +14,8 @@ from rich.console import Console
 from permafrost.flows import watching
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
+from permafrost.flows.records.runs import unfinished_runs
 from permafrost.flows.running import checked, run_backbone_part
-from permafrost.flows.runs import unfinished_runs
 from permafrost.flows.watching import watch
 from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
 
@@ -87,6 +87,7 @@ def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
     assert len(started(name)) == 2
 
 
+@pytest.mark.deep
 def test_what_is_being_written_is_left_for_the_next_look(
     look: Look, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_what_is_being_written_is_left_for_the_next_look(
     assert f"; started extract/{name}: " in look()
 
 
+@pytest.mark.deep
 def test_a_line_that_stays_broken_and_a_deployment_that_is_not_there_are_told(
     look: Look, document: dict[str, Any], data: Path, name: str, tmp_path: Path
 ) -> None:

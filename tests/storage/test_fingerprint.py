@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -402,6 +403,22 @@ def late(package: Package) -> CodeFingerprint:
 def test_what_is_imported_late_is_loaded_before_it_runs(package: Package) -> None:
     module.load(late(package).definitions)
     assert f"{package.name}.late" in sys.modules
+
+
+def test_threads_import_one_after_the_other(package: Package) -> None:
+    """Two at once have left half a module to each other (Python 3.11.7, with a hook that checks types)."""
+    late(package)
+    for name in ("one", "two"):
+        package.write(
+            name,
+            f"import time\nbegun = time.time()\ntime.sleep(0.1)\nname = '{name}'\nended = time.time()\n",
+        )
+    importlib.invalidate_caches()
+    names = [f"{package.name}.{name}" for name in ("one", "two")]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda name: module.load([f"{name}:name"]), names))
+    first, last = sorted((sys.modules[name] for name in names), key=lambda m: m.begun)
+    assert first.ended <= last.begun
 
 
 def test_an_edit_between_fingerprint_and_import_is_refused(package: Package) -> None:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine.asking import Tasks
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.cluster import Cluster
 from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Resources
 
 

@@ -15,13 +15,13 @@ from prefect.context import FlowRunContext
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.engine import Engine
 from permafrost.flows.engine.prefect import PrefectEngine
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from permafrost.flows.runs import read_run, run_path
+from permafrost.flows.records.runs import read_run, run_path
 from tests.flows.engine.counted import attempts_file
 from tests.flows.engine.runs_in_workers import (
     COUNTED,

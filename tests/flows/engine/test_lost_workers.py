@@ -14,9 +14,9 @@ from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine import prefect
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph, Node
 from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.durable import read_json
@@ -48,6 +48,7 @@ def computed_by(node: Node, home: Path) -> int:
     return read_json(RunContext(home, RunRuntime()).artifacts.open(node.ref) / "pid.json")
 
 
+@pytest.mark.deep
 def test_another_worker_computes_what_a_killed_one_had(
     scheduler: str,
     tmp_path: Path,

@@ -13,9 +13,9 @@ from prefect import flow
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.receipts import read_receipt

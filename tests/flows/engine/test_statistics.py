@@ -10,7 +10,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from typer.testing import CliRunner
 
 from permafrost.flows.cli.app import app
-from permafrost.flows.engine.choice import Dask
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.store_statistics import require_reachable
 from permafrost.stages.embed.whitening import Whitening
 from permafrost.stages.statistics import moments_of, statistics_of

@@ -23,10 +23,10 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph
 from tests.flows.engine.failing import failing
 

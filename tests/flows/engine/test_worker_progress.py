@@ -13,10 +13,10 @@ from rich.console import Console
 
 from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.engine import progress
-from permafrost.flows.engine.choice import Dask
 from permafrost.flows.engine.dask import DaskEngine
 from permafrost.flows.engine.hearing import Heard
 from permafrost.flows.engine.progress import Display
+from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Graph
 from tests.flows.engine.pacing import pacing
 

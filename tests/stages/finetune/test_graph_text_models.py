@@ -22,7 +22,12 @@ from tests.stages.finetune.tiny_graphs import (
 
 
 @pytest.mark.parametrize(
-    ("family", "name"), [("llama", "pairs"), ("bert", "questions"), ("bert", "retrieval")]
+    ("family", "name"),
+    [
+        ("llama", "pairs"),
+        pytest.param("bert", "questions", marks=pytest.mark.deep),
+        pytest.param("bert", "retrieval", marks=pytest.mark.deep),
+    ],
 )
 def test_training_changes_the_model_and_no_weight_of_the_backbone(
     pair: Pairs, family: str, name: str, tmp_path: Path

@@ -144,10 +144,10 @@ TEMPLATE = "Instruct: {instruction} Query: "
     ("kind", "pooled"),
     [
         ("retrieval", "exclude"),
-        ("classification", "include"),
         *(
             pytest.param(*case, marks=pytest.mark.deep)
             for case in (
+                ("classification", "include"),
                 ("retrieval", "include"),
                 ("classification", "exclude"),
                 ("reranking", "exclude"),

@@ -1,0 +1,146 @@
+"""Runs of one experiment with several backbones, read for one table over all of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from permafrost.flows.comparison.comparing import Side, read_side
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone
+from permafrost.stages.extraction.parameters import count_parameters
+from permafrost.stages.report.across import Across, BackboneScores
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
+
+BY_KIND = "/"
+"""Between the row of an encoder and that of a decoder, which are one row over several backbones."""
+
+
+def read_across(
+    sources: Sequence[str], home: Path, methods: Sequence[str]
+) -> tuple[Across, list[str]]:
+    """Read runs and put them side by side; also sentences about what is missing.
+
+    Args:
+        sources: as for `read_side`, each a run with another backbone.
+        home: where they are looked for.
+        methods: rows to compare; every method that all runs have, controls left out, if there are none. A
+            row `first token / last token` is the first one for encoders, the second one for decoders.
+
+    Raises:
+        InputError: fewer than two runs, one without a recorded backbone, two with one backbone, no method or
+            task that all of them have, or a row `first token / last token` of a backbone that is not here;
+            see also `read_side`.
+    """
+    if len(sources) < 2:
+        raise InputError(f"{len(sources)} run was named; a table over backbones needs two or more")
+    sides = [read_side(source, home) for source in sources]
+    names = [_backbone(side) for side in sides]
+    remarks = [remark for side in sides for remark in side.remarks]
+    facts = [_facts(side.config, name, remarks) for side, name in zip(sides, names, strict=True)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(
+            f"two of the runs have the backbone {quoted(twice[0])}; name one run for each backbone"
+        )
+    rows = methods or _shared(
+        [dict.fromkeys(s.method for s in side.methods if s.role == "method") for side in sides]
+    )
+    found = [
+        _tests(side, {row: _named(row, is_decoder, name) for row in rows}, name)
+        for side, (_, is_decoder), name in zip(sides, facts, names, strict=True)
+    ]
+    tasks = _shared(
+        [dict.fromkeys(t for t in one[1] if all((r, t) in one[0] for r in rows)) for one in found]
+    )
+    if not rows or not tasks:
+        raise InputError(
+            f"the runs {', '.join(sources)} have no {'task' if rows else 'method'} in common; name methods "
+            "that all of them have on the same tasks"
+        )
+    metrics = found[0][1]
+    for (_, theirs), source in zip(found, sources, strict=True):
+        for task in tasks:
+            if theirs[task] != metrics[task]:
+                raise InputError(
+                    f"{source} has {theirs[task]} on {quoted(task)}, {sources[0]} has {metrics[task]}; name "
+                    "runs of one experiment"
+                )
+    runs = tuple(
+        BackboneScores(name, n, tests)
+        for name, (n, _), (tests, _) in zip(names, facts, found, strict=True)
+    )
+    return Across(runs, tuple(rows), tuple(tasks), metrics), remarks
+
+
+def _backbone(side: Side) -> str:
+    if side.config is None:
+        raise InputError(
+            f"{side.label} does not say which backbone it had; name a run such as mine@2, see 'permafrost "
+            "runs'"
+        )
+    return Path(str(side.config["backbone"]["source"])).name
+
+
+def _facts(
+    config: dict[str, Any] | None, name: str, remarks: list[str]
+) -> tuple[int | None, bool | None]:
+    """Number of parameters, and whether it is a decoder, as far as that is known; remarks say what is not."""
+    assert config is not None, "its name was read"
+    # Imported here: transformers takes a second.
+    from permafrost.stages.extraction.backbone import read_sizes
+
+    try:
+        files = find_backbone(BackboneConfig.model_validate(config["backbone"]))
+        is_decoder = read_sizes(files).is_decoder
+    except InputError:
+        remarks.append(
+            f"{name} is not where its run found it, so its parameters are not known and it is in no figure."
+        )
+        return None, None
+    try:
+        return count_parameters(files.folder), is_decoder
+    except InputError as error:
+        remarks.append(f"The parameters of {name} are not known, so it is in no figure: {error}.")
+        return None, is_decoder
+
+
+def _named(row: str, is_decoder: bool | None, backbone: str) -> str:
+    first, slash, second = (part.strip() for part in row.partition(BY_KIND))
+    if not slash:
+        return first
+    if is_decoder is None:
+        raise InputError(
+            f"the row {quoted(row)} is the first for encoders and the second for decoders, and which of both "
+            f"{backbone} is cannot be read, as it is not where its run found it; put it back, or name one row"
+        )
+    return second if is_decoder else first
+
+
+def _tests(
+    side: Side, methods: dict[str, str], backbone: str
+) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
+    """Mean over seeds by row and task, and the metric of each task."""
+    known = {s.method for s in side.methods}
+    if missing := [name for name in methods.values() if name not in known]:
+        raise InputError(
+            f"{side.label}, with {backbone}, has no method {quoted(missing[0])}; there are "
+            f"{', '.join(dict.fromkeys(s.method for s in side.methods))}"
+        )
+    tests: dict[tuple[str, str], float] = {}
+    metrics: dict[str, str] = {}
+    for row, name in methods.items():
+        for scored in side.methods:
+            if scored.method != name:
+                continue
+            if metrics.setdefault(scored.task, scored.metric) != scored.metric:
+                raise InputError(
+                    f"{side.label} has both {metrics[scored.task]} and {scored.metric} on "
+                    f"{quoted(scored.task)}; name methods with one metric (--methods)"
+                )
+            tests[row, scored.task] = fmean(scored.tests)
+    return tests, metrics
+
+
+def _shared(names: Sequence[dict[str, Any]]) -> list[str]:
+    """Those that are in all, in the order of the first."""
+    return [name for name in names[0] if all(name in others for others in names[1:])]

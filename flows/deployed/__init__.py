@@ -1,0 +1,1 @@
+"""What a flow that Prefect runs does beside its work."""

@@ -1,0 +1,1 @@
+"""What a home takes on disk, and what of it can go."""

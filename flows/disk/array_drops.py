@@ -1,0 +1,202 @@
+"""Dropping layers or kinds from a feature store of a home, unless a run reads them."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from permafrost.flows.disk.garbage import under_way
+from permafrost.flows.graph import FEATURES
+from permafrost.flows.records.history import histories
+from permafrost.flows.records.pins import pinned_runs
+from permafrost.flows.records.runs import latest_runs, unfinished_runs
+from permafrost.flows.sharing import chosen_store
+from permafrost.storage.adapted_stores import STORE, names_of_store
+from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, StoreBusyError
+from permafrost.storage.features.dropping import ArrayDrop, arrays_to_drop, drop_arrays
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.waiting import writing_when_free
+from permafrost.storage.features.writing import writing
+from permafrost.storage.gate import removing
+from permafrost.storage.keys import digest
+from permafrost.storage.progress import Progress
+from permafrost.storage.replica import public_name
+
+Allowed = Literal["unused", "used"]
+"""Whether arrays that a latest, pinned or unfinished run read may be dropped, too."""
+EXTRACT = "extract"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A run that reads arrays of the store."""
+
+    name: str
+    what: Literal["latest", "pinned", "unfinished", "running"]
+    arrays: frozenset[str] | None
+    """None: which is not known, so it may be any."""
+
+
+@dataclass(frozen=True)
+class DropPlan:
+    """What is to be dropped of a store."""
+
+    home: Path
+    store: FeatureStore
+    arrays: tuple[ArrayDrop, ...]
+    readers: tuple[Reader, ...]
+    """Runs that read some of these arrays."""
+
+    @property
+    def n_bytes(self) -> int:
+        """What is freed."""
+        return sum(drop.bytes for drop in self.arrays)
+
+    def require_allowed(self, allowed: Allowed) -> None:
+        """Check that no run needs what would be dropped.
+
+        Raises:
+            StoreBusyError: a run that is going on reads it.
+            InputError: a latest, pinned or unfinished run reads it, and that is not allowed.
+        """
+        store, end = f"the store {self.store.store_id[:12]}", "Nothing was dropped"
+        for reader in self.readers:
+            if reader.what == "running":
+                raise StoreBusyError(
+                    f"{reader.name} is going on and reads {self._named(reader)} of {store}; wait "
+                    "until it has "
+                    f"ended. {end}"
+                )
+        if self.readers and allowed == "unused":
+            reader = self.readers[0]
+            raise InputError(
+                f"the {reader.what} run {reader.name} reads {self._named(reader)} of {store}. "
+                f"{end}; with --used "
+                "(in Python used=True) they are, and the next run that needs them extracts them again"
+            )
+
+    def _named(self, reader: Reader) -> str:
+        names = [d.array for d in self.arrays if reader.arrays is None or d.array in reader.arrays]
+        return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "home": public_name(self.home.absolute()),
+            "store_id": self.store.store_id,
+            "arrays": [vars(drop) for drop in self.arrays],
+            "bytes": self.n_bytes,
+            "read_by": [
+                {"run": r.name, "what": r.what, "arrays": self._named(r).split(", ")}
+                for r in self.readers
+            ],
+        }
+
+
+def plan_drop(home: Path, name: str | None, patterns: Sequence[str]) -> DropPlan:
+    """What dropping these arrays would free, and which runs read them; writes nothing.
+
+    Args:
+        home: the home.
+        name: beginning of the store's id; None for the only one.
+        patterns: names of arrays, or patterns of them.
+
+    Raises:
+        NotFoundError: there is no such store or array.
+        InputError: a name fits several, no array is named, or one that every text needs.
+        CorruptDataError: the record of a run is damaged, so that it is not known what is in use.
+    """
+    store = chosen_store(home, name)
+    if not patterns:
+        there = ", ".join(store.arrays())
+        raise InputError(
+            "name the arrays to drop with --arrays (in Python arrays=), as in "
+            "'hidden/3,values/*'; the store "
+            f"{store.store_id[:12]} has {there or 'none'}"
+        )
+    arrays = tuple(arrays_to_drop(store, patterns))
+    names = {drop.array for drop in arrays}
+    readers = tuple(
+        r for r in _readers(home, store) if r.arrays is None or not names.isdisjoint(r.arrays)
+    )
+    return DropPlan(home, store, arrays, readers)
+
+
+def drop_planned(
+    plan: DropPlan, allowed: Allowed, progress: Progress, busy: Literal["end", "wait"] = "end"
+) -> DropPlan:
+    """Drop what was planned; what has gone or come since is left alone.
+
+    No run begins meanwhile (`storage.gate`), and the store has no other writer.
+
+    Returns:
+        What was dropped.
+
+    Raises:
+        InputError, StoreBusyError: as `DropPlan.require_allowed`, by what runs now; or another process
+            writes to the store, or removes something of the home. Nothing was dropped.
+    """
+    store = plan.store
+    with ExitStack() as stack:
+        lease = writing(store) if busy == "end" else writing_when_free(store, progress)
+        writer = stack.enter_context(lease)
+        stack.enter_context(removing(plan.home))
+        now = plan_drop(plan.home, store.store_id, [drop.array for drop in plan.arrays])
+        now.require_allowed(allowed)
+        drop_arrays(writer, [drop.array for drop in now.arrays])
+    return now
+
+
+def _readers(home: Path, store: FeatureStore) -> list[Reader]:
+    """Runs that read the store, those that are going on first."""
+    artifacts = ArtifactStore(home)
+    names_in_keys = names_of_store(artifacts, store.store_id)
+    adapted = {f"{STORE}/{name}" for name in names_in_keys}
+
+    def reads(refs: Iterable[str], stores: Iterable[str]) -> bool:
+        # A run that trains the backbone of a store does not know its id when it begins.
+        return store.store_id in stores or not adapted.isdisjoint(refs)
+
+    going_on = [r for r in under_way(histories(home)) if reads(r.refs, r.stores)]
+    found = [
+        Reader(r.name, "running" if r.state == "running" else "unfinished", None) for r in going_on
+    ]
+    names = {r.begun.experiment for r in going_on}
+    found += [
+        Reader(record.experiment, "unfinished", None)
+        for record in unfinished_runs(home)
+        if reads(record.artifacts, record.stores) and record.experiment not in names
+    ]
+    found += [
+        Reader(run.name, "pinned", _read(artifacts, names_in_keys, run.refs))
+        for run in pinned_runs(home)
+        if reads(run.refs, run.stores)
+    ]
+    return found + [
+        Reader(record.experiment, "latest", _read(artifacts, names_in_keys, record.artifacts))
+        for record in latest_runs(home)
+        if reads(record.artifacts, record.stores)
+    ]
+
+
+def _read(
+    artifacts: ArtifactStore, names: frozenset[str], refs: Iterable[str]
+) -> frozenset[str] | None:
+    """Arrays of the store of these names that artifacts extracted or read; None if one cannot tell."""
+    found, adapted = set[str](), {f"{STORE}/{name}" for name in names}
+    for ref in refs:
+        try:
+            spec = artifacts.manifest(parse_ref(ref)).spec
+        except (CorruptDataError, NotFoundError):
+            return None
+        for name in spec.inputs:
+            store, _, array = name.removeprefix(FEATURES).partition("/")
+            if name.startswith(FEATURES) and store in names:
+                found.add(array)
+        if spec.stage != EXTRACT:
+            continue
+        if digest(spec.config.get("store")) in names or not adapted.isdisjoint(spec.inputs):
+            found.update(spec.config.get("arrays", ()))
+    return frozenset(found)

@@ -1,0 +1,321 @@
+"""Garbage: everything that neither an experiment's latest run, nor a pinned one, nor one that may be under
+way, nor anything the user names depends on; of that what is old enough, or as much as a quota asks for."""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from permafrost.flows.disk.last_use import Uses, last_uses, made_from
+from permafrost.flows.disk.limits import Limits
+from permafrost.flows.records.history import (
+    History,
+    Run,
+    find_run,
+    histories,
+    history_problems,
+    names_run,
+)
+from permafrost.flows.records.pins import pin_problems, pinned_runs
+from permafrost.flows.records.runs import latest_runs, run_files, run_problems, unfinished_runs
+from permafrost.storage.adapted_stores import STORE, adapted_store
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, Manifest, parse_ref
+from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
+from permafrost.storage.durable import bytes_under
+from permafrost.storage.errors import (
+    CorruptDataError,
+    InputError,
+    NotFoundError,
+    RemovedError,
+    StoreBusyError,
+)
+from permafrost.storage.features.dropping import remove_store
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.writing import writing
+from permafrost.storage.gate import removing
+from permafrost.storage.keys import KEY_VERSION
+from permafrost.storage.replica import replica_of
+
+Older = Literal["keep", "remove"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `collect` was asked for."""
+
+    keep: tuple[str, ...]
+    older: Older
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What may be removed."""
+
+    asked: Asked
+    artifacts: ArtifactStore
+    refs: tuple[ArtifactRef, ...]
+    """Each before those that it was made from, so that a kill leaves no artifact without its inputs."""
+    leftovers: tuple[ArtifactRef, ...]
+    """Of these there are files and no manifest."""
+    stores: tuple[FeatureStore, ...]
+    drafts: tuple[Path, ...]
+    n_kept: int
+    n_older: int
+    """How many of those kept have an earlier version of keys and are not used by any latest run."""
+    uses: Uses | None = None
+    """Where limits need it."""
+
+    @property
+    def home(self) -> Path:
+        """Where it lies."""
+        return self.artifacts.root.parent
+
+    @property
+    def bytes_left(self) -> int | None:
+        """What the home takes without all this; None without limits, which alone need to know."""
+        if self.uses is None:
+            return None
+        going = [*self.names, *(f"features/{s.store_id}" for s in self.stores)]
+        return self.uses.bytes - _bytes_of_drafts(self) - sum(map(self.uses.bytes_of, going))
+
+    @property
+    def folders(self) -> list[Path]:
+        """Everything that would be removed."""
+        return [
+            *(self.artifacts.folder(r) for r in (*self.refs, *self.leftovers)),
+            *(s.root for s in self.stores),
+            *self.drafts,
+        ]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of artifacts."""
+        return frozenset(map(str, (*self.refs, *self.leftovers)))
+
+    def remove(self) -> dict[Path, str]:
+        """Remove everything that is garbage still: a run that has begun since keeps what it uses.
+
+        No run begins meanwhile (`storage.gate`). A store is removed under its write lease.
+
+        Returns:
+            What stays, and why.
+
+        Raises:
+            StoreBusyError: another process is removing something of this home; nothing was removed.
+            CorruptDataError: as `collect`; nothing was removed.
+        """
+        stays, gone = dict[Path, str](), list[Path]()
+        try:
+            self._take_away(stays, gone)
+        finally:
+            # Nothing reads it any more, so runs need not wait for that; an error, of a full disk for one,
+            # does not leave it lying about.
+            for path in gone:
+                _free(path)
+        for path in self.drafts:
+            _free(path)
+        return {path: why for path, why in stays.items() if path.exists()}
+
+    def _take_away(self, stays: dict[Path, str], gone: list[Path]) -> None:
+        """Rename what is garbage still, and note what that is called now, or why it stays."""
+        with removing(self.home):
+            again = _found(self.home, self.asked)
+            going = again.names
+            for ref in (*self.refs, *self.leftovers):
+                if str(ref) in going:
+                    gone.append(self.artifacts.unpublish(ref))
+                elif self.artifacts.folder(ref).exists():
+                    stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
+            ids = {store.store_id for store in again.stores}
+            for store in self.stores:
+                if store.store_id not in ids:
+                    stays[store.root] = "a run that has begun since uses it"
+                    continue
+                try:
+                    with writing(store) as writer:
+                        gone.append(remove_store(writer))
+                except StoreBusyError as error:
+                    stays[store.root] = f"{error.writer} writes it"
+                except RemovedError:
+                    continue
+
+
+def collect(
+    home: Path, keep: Sequence[str], older: Older = "keep", limits: Limits | None = None
+) -> Garbage:
+    """Find garbage under a home.
+
+    Args:
+        home: the home.
+        keep: artifacts (with everything they were made from), stores and runs (`mine@2`) to keep as well.
+        older: what to do with artifacts whose keys are of an earlier version. No run reuses them now, so no
+            latest run refers to them, however good the heads in them are.
+        limits: an age or a quota; without them everything goes that nothing has to keep.
+
+    Raises:
+        CorruptDataError: the record of a run or a store is damaged, or names something missing, so that it is
+            not known what is in use.
+        InputError: no run is recorded and nothing is named, so everything would be garbage.
+        NotFoundError: a name in `keep` matches nothing.
+    """
+    limits = limits or Limits()
+    found = _found(home, Asked(tuple(keep), older, limits))
+    return found if found.uses is None else _limited(found, limits, found.uses)
+
+
+def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
+    """What was used longest ago, as far as the limits ask for it. Drafts go whatever their age."""
+    names = [*map(str, found.refs), *map(str, found.leftovers)]
+    names += [f"features/{store.store_id}" for store in found.stores]
+    going = uses.latest_last(names)
+    if limits.older_than_s is not None:
+        before = now() - limits.older_than_s
+        going = [name for name in going if uses.time(name) < before]
+    if limits.quota_bytes is not None:
+        left = uses.bytes - _bytes_of_drafts(found)
+        within = list[str]()
+        for name in going:
+            if left <= limits.quota_bytes:
+                break
+            within.append(name)
+            left -= uses.bytes_of(name)
+        going = within
+    taken = set(going)
+    refs = tuple(r for r in found.refs if str(r) in taken)
+    leftovers = tuple(r for r in found.leftovers if str(r) in taken)
+    stores = tuple(s for s in found.stores if f"features/{s.store_id}" in taken)
+    n_more = len(found.refs) + len(found.stores) - len(refs) - len(stores)
+    return replace(
+        found, refs=refs, leftovers=leftovers, stores=stores, n_kept=found.n_kept + n_more
+    )
+
+
+def now() -> float:
+    """Seconds since the epoch."""
+    return time.time()
+
+
+def _bytes_of_drafts(found: Garbage) -> int:
+    """They are in no object store."""
+    return 0 if replica_of(found.home) is not None else sum(map(bytes_under, found.drafts))
+
+
+def _free(path: Path) -> None:
+    """Delete what has been renamed, or was never in its place; another process may do the same."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _found(home: Path, asked: Asked) -> Garbage:
+    artifacts, history = ArtifactStore(home), histories(home)
+    of_records = [p for path in run_files(home) for p in run_problems(home, path)]
+    of_runs = [p for _, p in (*history_problems(history.values()), *pin_problems(home))]
+    for problem in (*of_records, *of_runs):
+        raise CorruptDataError(f"{problem}. Nothing was removed, as it may be in use")
+    # In this order: a run that ends meanwhile is found by what it leaves last, or by what it wrote before.
+    going_on = under_way(history)
+    runs = [*unfinished_runs(home), *latest_runs(home)]
+    kept_runs = [*pinned_runs(home), *going_on]
+    every = all_stores(home)
+    roots = {ref for run in runs for ref in run.artifacts} | {r for k in kept_runs for r in k.refs}
+    stores = {s for run in (*runs, *kept_runs) for s in run.stores}
+    for name in asked.keep:
+        if not name.strip().removeprefix("features/"):
+            raise InputError(
+                "a name to keep is empty, such as by a variable of a shell that was never set; nothing was "
+                "removed"
+            )
+        if names_run(name):
+            run = find_run(home, name)
+            roots.update(run.refs)
+            stores.update(run.stores)
+            continue
+        matches = [s.store_id for s in every if s.store_id.startswith(name)]
+        if matches:
+            stores.update(matches)
+        else:
+            roots.add(str(artifacts.find(name)))
+    if not roots and not stores and asked.limits == Limits():
+        raise InputError(
+            f"no experiment has finished under {home} and nothing is named with --keep, so everything would "
+            f"go; run an experiment first, or delete the folder yourself"
+        )
+    used = _reachable(artifacts, roots, stores)
+    manifests = _dependents_first(list(artifacts.all()))
+    earlier = {str(m.ref) for m in manifests if m.key_version < KEY_VERSION} - used
+    kept = used | _reachable(artifacts, earlier, stores) if asked.older == "keep" else used
+    garbage = tuple(m.ref for m in manifests if str(m.ref) not in kept)
+    lost = tuple(s for s in every if s.store_id not in stores)
+    n_kept = len(manifests) - len(garbage) + len(every) - len(lost)
+    # A store is renamed to such a name before it is deleted; a kill in between leaves it. A writer that was
+    # killed after its last receipt leaves its folder of drafts to the next writer, which may never come.
+    drafts = (
+        *artifacts.stale_drafts(),
+        *sorted(home.glob(f"features/{DRAFT_PREFIX}*")),
+        *(p for p in sorted(home.glob(f"features/*/{DRAFT_PREFIX}*")) if is_of_dead_process(p)),
+    )
+    return Garbage(
+        asked=asked,
+        artifacts=artifacts,
+        refs=garbage,
+        leftovers=tuple(r for r in artifacts.leftovers() if str(r) not in kept),
+        stores=lost,
+        drafts=drafts,
+        n_kept=n_kept,
+        n_older=len(earlier & kept),
+        uses=None
+        if asked.limits == Limits()
+        else last_uses(home, [r for h in history.values() for r in h.runs], manifests),
+    )
+
+
+def _dependents_first(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Each before those of what it was made from."""
+    known = {str(m.ref): m for m in manifests}
+    inputs_first: dict[str, Manifest] = {}
+    for manifest in manifests:
+        waiting = [(manifest, False)]
+        while waiting:
+            one, is_after_inputs = waiting.pop()
+            if str(one.ref) in inputs_first:
+                continue
+            if is_after_inputs:
+                inputs_first[str(one.ref)] = one
+                continue
+            waiting.append((one, True))
+            waiting += [(known[name], False) for name in made_from(one) if name in known]
+    return list(inputs_first.values())[::-1]
+
+
+def under_way(found: Mapping[str, History]) -> list[Run]:
+    """Runs that may be going on."""
+    return [run for history in found.values() for run in history.runs if run.may_be_running]
+
+
+def _reachable(artifacts: ArtifactStore, roots: set[str], stores: set[str]) -> set[str]:
+    """The roots and everything they depend on; feature stores among it are added to `stores`."""
+    kept, queue = set[str](), list(roots)
+    while queue:
+        ref = queue.pop()
+        if ref in kept:
+            continue
+        if ref.startswith("features/"):
+            name = ref.split("/")[1]
+            stores.add(name)
+            # If it is one of an adapted backbone, what says which.
+            queue.append(f"{STORE}/{name}")
+            continue
+        kept.add(ref)
+        try:
+            queue.extend(artifacts.manifest(parse_ref(ref)).spec.inputs)
+        except NotFoundError:
+            continue
+        stage, _, key = ref.partition("/")
+        if stage == STORE and (known := adapted_store(artifacts, key)) is not None:
+            stores.add(known.identity.store_id)
+    return kept

@@ -1,0 +1,1 @@
+"""The record of every run, and what is looked up in it."""

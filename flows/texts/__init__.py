@@ -1,0 +1,1 @@
+"""A file of texts to features, to vectors or to answers."""

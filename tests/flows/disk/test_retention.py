@@ -1,0 +1,434 @@
+"""`gc` by age and quota, beside runs that begin, and `drop`: what goes, in which order, and what never
+goes."""
+
+import datetime
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import permafrost
+from permafrost.flows import recording, running
+from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.cli import removal
+from permafrost.flows.disk import garbage
+from permafrost.flows.disk.garbage import collect
+from permafrost.flows.disk.limits import Limits, parse_limits
+from permafrost.flows.preview import Preview
+from permafrost.flows.records.pins import pin, pinned
+from permafrost.flows.records.runs import RunRecord, read_run, run_path, write_run
+from permafrost.flows.running import checked, reused, run_serially
+from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
+from permafrost.storage.disk_use import files_under
+from permafrost.storage.errors import (
+    DiskFullError,
+    InputError,
+    NotFoundError,
+    RemovedError,
+    StoreBusyError,
+)
+from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.writing import writing
+from permafrost.storage.gate import pass_gate, removing
+from tests.documents import snippet
+from tests.flows.run_records import begun, finished
+from tests.flows.test_cli import Cli
+from tests.storage.small_store import IDENTITY, filled_store
+
+NOW = datetime.datetime(2026, 12, 1, tzinfo=datetime.UTC).timestamp()
+"""Eight days after the runs of `run_records`."""
+DAY = 24 * 3600.0
+SIZE = 200_000
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "now", lambda: NOW)
+
+
+def publish(home: Path, name: str, days: float, inputs: tuple[str, ...] = ()) -> ArtifactRef:
+    """An artifact whose files were written so many days ago."""
+    spec = ArtifactSpec(stage="fit", config={"name": name}, inputs=inputs)
+    artifacts = ArtifactStore(home)
+    with artifacts.publishing(spec, {}) as draft:
+        (draft.folder / "numbers.bin").write_bytes(os.urandom(SIZE))
+    written(artifacts.folder(spec.ref), days)
+    return spec.ref
+
+
+def written(folder: Path, days: float) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (NOW - days * DAY, NOW - days * DAY))
+
+
+class Aged:
+    """A home of artifacts that were last used at different times."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.latest = publish(home, "latest", 1000)
+        write_run(
+            home, RunRecord(experiment="x", finished="", artifacts=(str(self.latest),), stores=())
+        )
+        self.months = publish(home, "months", 100)
+        self.source = publish(home, "source", 90)
+        self.derived = publish(home, "derived", 20, inputs=(str(self.source),))
+        self.store = filled_store(home, 3).store
+        written(self.store.root, 15)
+        self.ran = publish(home, "ran", 500)
+        finished(home, "mine", [str(self.ran)])
+        self.future = publish(home, "future", -400)
+        self.in_order: list[ArtifactRef | FeatureStore] = [
+            self.months,
+            self.derived,
+            self.source,
+            self.store,
+            self.ran,
+            self.future,
+        ]
+        """As they go."""
+
+    def going(self, limits: Limits) -> list[str]:
+        found = collect(self.home, [], limits=limits)
+        return sorted(str(p.relative_to(self.home)) for p in found.folders)
+
+    def paths(self, n: int) -> list[str]:
+        return sorted(
+            f"artifacts/{one}" if isinstance(one, ArtifactRef) else f"features/{one.store_id}"
+            for one in self.in_order[:n]
+        )
+
+
+@pytest.fixture
+def aged(tmp_path: Path) -> Aged:
+    return Aged(tmp_path / "aged")
+
+
+@pytest.mark.parametrize(
+    ("age", "n"),
+    [("101d", 0), ("30d", 1), ("19d", 3), ("2w", 4), ("216h", 4), ("7d", 5), ("0h", 5)],
+)
+def test_gc_by_age_takes_what_no_run_has_used_for_so_long(aged: Aged, age: str, n: int) -> None:
+    # What a run used eight days ago is not as old as its files; what something was made from is as young as
+    # that; and a clock that went back makes nothing old.
+    assert aged.going(parse_limits(age, None)) == aged.paths(n)
+
+
+def test_a_quota_takes_what_was_used_longest_ago_and_no_more(aged: Aged) -> None:
+    total = sum(file.bytes for file in files_under(aged.home))
+    every = collect(aged.home, [], limits=Limits(quota_bytes=0))
+    assert every.uses is not None
+    names = [
+        str(o) if isinstance(o, ArtifactRef) else f"features/{o.store_id}" for o in aged.in_order
+    ]
+    left = total
+    assert aged.going(Limits(quota_bytes=total)) == []
+    for n, name in enumerate(names, start=1):
+        assert aged.going(Limits(quota_bytes=left - 1)) == aged.paths(n)
+        left -= every.uses.bytes_of(name)
+    assert every.bytes_left == left > SIZE, "the latest run's stays whatever the quota"
+    young = collect(aged.home, [], limits=Limits(older_than_s=30 * DAY, quota_bytes=0))
+    assert [str(ref) for ref in young.refs] == [str(aged.months)], "both limits"
+
+
+def test_a_quota_on_the_command_line(aged: Aged, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Cli(aged.home, capsys)
+    total = sum(file.bytes for file in files_under(aged.home))
+    within = f"{(total - SIZE // 2) / 1000}kB"
+    dry = cli("gc", "--dry-run", "--quota", within)
+    assert f"artifacts/{aged.months}" in dry
+    assert f"artifacts/{aged.derived}" not in dry
+    done = cli.json("gc", "--quota", within)
+    assert set(done["removed"]) == set(aged.paths(1))
+    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
+    assert not done["over_quota"]
+    said = cli("gc", "--quota", "1kB", code=1)
+    assert "more than the quota of 1.0 kB: the rest is of latest, pinned or" in said
+    assert ArtifactStore(aged.home).refs() == [aged.latest]
+    for wrong in (
+        ("--quota", "lots"),
+        ("--quota", "5"),
+        ("--older-than", "30"),
+        ("--older-than", "x"),
+    ):
+        assert wrong[0] in cli("gc", *wrong, code=2)
+
+
+def test_limits_keep_what_is_pinned_named_or_under_way(aged: Aged) -> None:
+    begun(aged.home, "other", [str(aged.months)])
+    pin(aged.home, "mine@1")
+    found = collect(
+        aged.home, [aged.store.store_id, str(aged.derived)], limits=Limits(quota_bytes=0)
+    )
+    assert [str(ref) for ref in found.refs] == [str(aged.future)]
+    assert found.stores == ()
+
+
+def test_a_terminal_is_asked_first(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return len(asked) > 1
+
+    monkeypatch.setattr(removal.typer, "confirm", confirm)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    cli = Cli(aged.home, capsys)
+    said = cli("gc", "--older-than", "30d", code=1)
+    assert f"artifacts/{aged.months}" in said
+    assert "nothing was removed" in said
+    assert ArtifactStore(aged.home).is_done(aged.months)
+    assert "removed 1 (" in cli("gc", "--older-than", "30d")
+    assert "removed 2 (" in cli("gc", "--older-than", "19d", "--yes")
+    assert '"over_quota": false' in cli("gc", "--older-than", "14d", "--json"), "programs read that"
+    assert len(asked) == 2
+
+
+def test_a_run_that_begins_while_gc_removes_waits_and_sees_what_is_left(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, artifacts = collect(aged.home, []), ArtifactStore(aged.home)
+    happened: list[str] = []
+
+    def run() -> None:
+        begun(aged.home, "begins", [str(aged.months)])
+        happened.append("recorded")
+        pass_gate(aged.home)
+        happened.append(f"looks: {artifacts.is_done(aged.months)}")
+
+    thread = threading.Thread(target=run)
+    real = ArtifactStore.unpublish
+
+    def slow(self: ArtifactStore, ref: ArtifactRef) -> Path:
+        if not happened:
+            thread.start()
+            while not happened:
+                time.sleep(0.01)
+            time.sleep(0.3)  # time to do it wrong
+            happened.append("removed")
+        return real(self, ref)
+
+    monkeypatch.setattr(ArtifactStore, "unpublish", slow)
+    assert found.remove() == {}
+    thread.join()
+    assert happened == ["recorded", "removed", "looks: False"]
+
+
+def test_a_run_looks_what_is_there_after_the_gate(
+    finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(finished_home, home)
+    artifacts = ArtifactStore(home)
+
+    def gc_was_faster(*_: object) -> None:
+        for ref in artifacts.refs("report"):
+            artifacts.remove(ref)
+
+    experiment = finished_home.parent / "tiny.yaml"
+    found = checked(str(experiment), str(home), [])
+    monkeypatch.setattr(recording, "pass_gate", gc_was_faster)
+    # Tests before this one may have named a server, which would have the run go on there.
+    monkeypatch.setattr(running, "server_is_named", lambda: False)
+    with pytest.raises(RemovedError, match=r"report/.* was removed since this run looked"):
+        reused(found)
+    assert run_serially(experiment, home).computed == {"report": 1}
+
+
+def test_an_experiment_of_which_something_goes_while_it_is_checked_is_checked_again(
+    finished_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, gone = running.check_showing, [finished_home / "artifacts" / "corpus" / "texts.parquet"]
+
+    def removed_on_the_way(nodes: ExperimentGraph, home: Path) -> Preview:
+        if gone:
+            gone.pop().read_bytes()
+        return real(nodes, home)
+
+    monkeypatch.setattr(running, "check_showing", removed_on_the_way)
+    experiment = str(finished_home.parent / "tiny.yaml")
+    assert checked(experiment, str(finished_home), []).context.home == finished_home
+    assert not gone
+
+
+def test_what_a_writer_holds_stays_and_two_do_not_remove_at_once(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = collect(aged.home, [])
+    with writing(aged.store):
+        stays = found.remove()
+    ((path, why),) = stays.items()
+    assert path == aged.store.root
+    assert why.startswith(f"process {os.getpid()} on ")
+    assert [s.store_id for s in all_stores(aged.home)] == [aged.store.store_id]
+    monkeypatch.setattr("permafrost.storage.gate.PATIENCE_S", 0.0)
+    with removing(aged.home), pytest.raises(StoreBusyError, match="another process is removing"):
+        collect(aged.home, []).remove()
+    assert collect(aged.home, []).remove() == {}
+    assert all_stores(aged.home) == []
+
+
+def test_a_disk_that_gets_full_leaves_nothing_half_removed(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, real = collect(aged.home, []), ArtifactStore.unpublish
+    first, second, *_ = found.refs
+
+    def full(self: ArtifactStore, ref: ArtifactRef) -> Path:
+        if ref == second:
+            raise DiskFullError("no room to write")
+        return real(self, ref)
+
+    monkeypatch.setattr(ArtifactStore, "unpublish", full)
+    with pytest.raises(DiskFullError):
+        found.remove()
+    artifacts = ArtifactStore(aged.home)
+    assert not artifacts.is_done(first)
+    assert artifacts.is_done(second)
+    assert not list(aged.home.rglob(".draft-*"))
+    monkeypatch.undo()
+    assert collect(aged.home, []).remove() == {}
+    assert not artifacts.is_done(second)
+
+
+@pytest.fixture
+def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """A home whose latest run extracted `hidden/1` of the only store."""
+    home = tmp_path / "home"
+    store = filled_store(home, 5).store
+    spec = ArtifactSpec(
+        stage="extract",
+        config={"store": IDENTITY.model_dump(mode="json"), "arrays": ["hidden/1"]},
+    )
+    with ArtifactStore(home).publishing(spec, {}):
+        pass
+    record = RunRecord(
+        experiment="mine", finished="", artifacts=(str(spec.ref),), stores=(store.store_id,)
+    )
+    write_run(home, record)
+    return Cli(home, capsys)
+
+
+def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
+    would = read.json("drop", "--arrays", "hidden/*, attention_rows/1", "--dry-run")
+    assert [row["array"] for row in would["arrays"]] == ["attention_rows/1", "hidden/1"]
+    assert would["read_by"] == [{"run": "mine", "what": "latest", "arrays": ["hidden/1"]}]
+    refused = read("drop", "--arrays", "hidden/*,attention_rows/1", code=2)
+    assert "the latest run mine reads hidden/1 of the store" in refused
+    assert "with --used" in refused
+    (store,) = all_stores(read.home)
+    assert "hidden/1" in store.arrays()
+    before = read.json("du")["total"]
+    said = read("drop", store.store_id[:8], "--arrays", "attention_rows/1")
+    assert "dropped 1 array(s)" in said
+    done = read.json("drop", "--arrays", "hidden/*", "--used")
+    assert store.arrays() == ["pooled/hidden_mean/1", "span", "token_ids"]
+    freed = done["bytes"] + would["arrays"][0]["bytes"]
+    assert before - read.json("du")["total"] > freed, "receipts went, too"
+    assert "every checksum" in read("verify")
+    assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
+    assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
+    assert "name the arrays" in read("drop", code=2)
+    assert "the ID of the store is empty" in read("drop", "", "--arrays", "hidden/*", code=2)
+    assert "a name to keep is empty" in read("gc", "--dry-run", "--keep", "", code=2)
+
+
+def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(tmp_path / "home", capsys)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("one\ntwo words\n")
+    asked = (
+        "extract",
+        str(texts),
+        "--backbone",
+        str(tiny_bert),
+        "--capture",
+        "hidden=all,values=2",
+    )
+    n_cells = cli.json(*asked)["n_cells_computed"]
+    (store,) = all_stores(cli.home)
+    before = store.shard_path(0, "hidden/1").read_bytes()
+    cli("drop", "--arrays", "hidden/1,values/*")
+    assert not store.shard_path(0, "hidden/1").exists()
+    assert 0 < cli.json(*asked)["n_cells_computed"] < n_cells
+    assert store.shard_path(0, "hidden/1").read_bytes() == before
+    assert "every checksum" in cli("verify")
+
+
+def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: str) -> None:
+    (store,) = all_stores(read.home)
+    begun(read.home, "other", stores=[store.store_id], process=dead)
+    asked = ("drop", "--arrays", "pooled/*", "--dry-run")
+    assert "would drop" in read(*asked)
+    of_latest = ("drop", "--arrays", "hidden/1", "--dry-run")
+    assert "refused without --used, with which it would drop 1 array(s)" in read(*of_latest)
+    assert "refused" not in read(*of_latest, "--used")
+    begun(read.home, "now", stores=[store.store_id])
+    expected = "refused while the run is going on, and then would drop 1 array(s)"
+    assert expected in " ".join(read(*asked, "--used").split())
+    said = read("drop", "--arrays", "pooled/*", "--used", code=1)
+    assert "now@1 is going on and reads pooled/hidden_mean/1" in said
+    assert "pooled/hidden_mean/1" in store.arrays()
+
+
+def test_the_same_in_python(read: Cli, aged: Aged, tmp_path: Path) -> None:
+    home = permafrost.open(read.home)
+    plan = home.drop(arrays="attention_rows/1", dry_run=True)
+    assert home.drop(arrays=["attention_rows/1"]).as_json() == plan.as_json()
+    assert "attention_rows/1" not in home.stores()[0].arrays()
+    with pytest.raises(InputError, match="used=True"):
+        home.drop(arrays="hidden/1")
+    old = permafrost.open(aged.home)
+    would = old.gc(older_than="30d", dry_run=True)
+    assert [drop.path for drop in would] == [f"artifacts/{aged.months}"]
+    assert old.gc(older_than="30d") == would
+    assert not old.artifacts.is_done(aged.months)
+    old.pin("mine@1")
+    assert f"artifacts/{aged.ran}" not in {drop.path for drop in old.gc(quota="0kB")}
+    old.unpin("mine@1")
+    assert [drop.path for drop in old.gc()] == [f"artifacts/{aged.ran}"]
+
+
+def test_the_snippet_of_the_page(read: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(read.home.parent)
+    record = read_run(run_path(read.home, "mine"))
+    finished(read.home, "mine", record.artifacts, record.stores)
+    read.home.rename(".permafrost")
+    exec(compile(snippet("keeps a home small"), "retention.md", "exec"), {})
+    home = permafrost.open(".permafrost")
+    assert home.stores()[0].arrays() == [
+        "attention_rows/1",
+        "pooled/hidden_mean/1",
+        "span",
+        "token_ids",
+    ]
+    assert pinned(home.folder) == ["mine@1"]
+
+
+def test_a_head_that_goes_while_it_is_loaded_is_an_error_that_says_so(
+    finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(finished_home, home)
+    real = ArtifactStore.open
+
+    def removed_after(self: ArtifactStore, ref: ArtifactRef) -> Path:
+        folder = real(self, ref)
+        self.remove(ref)
+        return folder
+
+    monkeypatch.setattr(ArtifactStore, "open", removed_after)
+    with pytest.raises(
+        NotFoundError, match=r"fit/.* holds no trained head: .*head.json is missing"
+    ):
+        permafrost.open(home).encoder(ArtifactStore(home).refs("fit")[0])
+    with pytest.raises(RemovedError, match=r"report/.*summary.json is gone: it was removed while"):
+        permafrost.open(home).results("tiny")
