@@ -15,12 +15,13 @@ from permafrost.storage.durable import write_durably
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.parts import StorePart
 from permafrost.storage.features.store import ALWAYS, FeatureStore, all_stores
-from permafrost.storage.features.writing import lock_path
+from permafrost.storage.features.writing import remove_ended_lock
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import replica_of
 
 HUB = "hf://datasets/"
 CARD = "README.md"
+_NAME = "Features of frozen language models"
 MAX_ENTRIES, MAX_FILES, MAX_FILE_BYTES = 10_000, 100_000, 20 * 1000**3
 """What the hub recommends at most: entries of a folder, files of a repository, bytes of a file."""
 _FILES_OF_A_SEGMENT, _FILES_OF_A_CELL, _FILES_BESIDE = 2, 2, 100
@@ -60,6 +61,20 @@ def require_hub_limits(part: StorePart, target: Path) -> None:
             )
 
 
+def require_card_place(home: Path) -> None:
+    """Check, before anything is copied, that a card written here replaces nobody's README.
+
+    Raises:
+        InputError: there is one that `write_card` did not write.
+    """
+    path = home / CARD
+    if path.exists() and f"pretty_name: {_NAME}" not in path.read_text("utf-8", errors="replace"):
+        raise InputError(
+            f"{path} is there and is no card of a data set that 'push' wrote, which would take its place. "
+            "Nothing was copied; give another folder, or move the file away"
+        )
+
+
 def write_card(home: Path) -> Path:
     """Write the card of a home, which tells the hub which tables are in it; returns its path.
 
@@ -67,9 +82,9 @@ def write_card(home: Path) -> Path:
     """
     stores = all_stores(home)
     for store in stores:
-        lock_path(store).unlink(missing_ok=True)
+        remove_ended_lock(store)
     header = {
-        "pretty_name": "Features of frozen language models",
+        "pretty_name": _NAME,
         "tags": ["permafrost", "zarr"],
         "configs": list(_configs(home, stores)),
     }

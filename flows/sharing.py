@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from permafrost.flows.dataset_folder import require_hub_limits, write_card
+from permafrost.flows.dataset_folder import require_card_place, require_hub_limits, write_card
 from permafrost.flows.records.history import histories
 from permafrost.flows.records.listing import list_artifacts
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
@@ -123,7 +123,8 @@ def chosen_part(
     """The part of a store that is wanted, and the corpus that was named.
 
     Raises:
-        InputError: both homes are the same, or a name fits several, or the part is too large for the hub.
+        InputError: both homes are the same, or a name fits several; or the part is too large for the hub, or
+            would replace a README there.
         NotFoundError: a name fits nothing.
         CorruptDataError: the store cannot be opened, or is damaged.
     """
@@ -137,6 +138,7 @@ def chosen_part(
     part = part_of(store, wanted.arrays, digests)
     if form == "dataset":
         require_hub_limits(part, target)
+        require_card_place(target)
     return part, corpus
 
 

@@ -81,10 +81,12 @@ def predict(
         from permafrost.flows.texts.embedding import ExtractContext
         from permafrost.flows.texts.predicting import predict_rows
         from permafrost.stages.corpus.texts import read_rows
+        from permafrost.stages.embed.write import require_other_file
         from permafrost.stages.encoder.predictions_file import require_predictions_place
 
     load_plugins(plugins)
     require_predictions_place(output)
+    require_other_file(output, Path(texts))
     root = existing_home(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)
     separator, coding = text_format(delimiter, encoding)

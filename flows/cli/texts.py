@@ -346,6 +346,7 @@ def embed(
         from permafrost.flows.texts.trained import trained_model
         from permafrost.stages.corpus.text_format import TextFormat
         from permafrost.stages.corpus.texts import read_rows
+        from permafrost.stages.embed.write import require_other_file
 
     load_plugins(plugins)
     separator, coding = text_format(delimiter, encoding)
@@ -385,6 +386,8 @@ def embed(
             f"embed writes Parquet, and {output} ends in {quoted(output.suffix)}; name a file that ends in "
             ".parquet, which pandas, Polars and DuckDB read"
         )
+    for read in (texts, *(() if dev is None else (dev,))):
+        require_other_file(output, Path(read))
     root = home_folder(home)
     runtime = extract_runtime(device, batch_tokens, too_long, wait)
     rows = read_rows(texts, ids=id_column, delimiter=separator, encoding=coding)

@@ -61,6 +61,19 @@ def whole_file(path: Path) -> Generator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def require_other_file(output: Path, read: Path) -> None:
+    """Check that what is read is not what is written.
+
+    Raises:
+        InputError: the two are one file.
+    """
+    if output.exists() and read.exists() and output.samefile(read):
+        raise InputError(
+            f"the output {output} is the file that texts are read from, whose other columns would be gone; "
+            "name another file"
+        )
+
+
 def write_embeddings(
     path: Path,
     texts: Sequence[str],
@@ -75,7 +88,8 @@ def write_embeddings(
     """
     values = pa.array(vectors.reshape(-1), pa.float32())
     embedding = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-    columns = {"text": pa.array(texts, pa.string()), "embedding": embedding}
+    # Of large_string, as all texts together may have more than 2 GiB.
+    columns = {"text": pa.array(texts, pa.large_string()), "embedding": embedding}
     table = pa.table(columns if ids is None else {"id": ids, **columns})
     table = table.replace_schema_metadata({b"permafrost": canonical_json(facts)})
     with whole_file(path) as draft:

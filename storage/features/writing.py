@@ -113,6 +113,21 @@ def lock_path(store: FeatureStore) -> Path:
     return store.root / "writer.lock"
 
 
+def remove_ended_lock(store: FeatureStore) -> None:
+    """Remove the lock file of a writer that has ended, which names its machine; that of one at work stays."""
+    path = lock_path(store)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    with unlocking(fd):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        path.unlink(missing_ok=True)
+
+
 def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
     """Check that the locked file is that of the store: whoever removes a store holds its lock, and takes the
     file away with it.

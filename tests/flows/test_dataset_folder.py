@@ -17,8 +17,10 @@ import zarr
 import permafrost
 from permafrost.flows import dataset_folder
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.errors import StoreBusyError
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
+from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
 from tests.documents import snippet
 from tests.flows.test_cli import Cli
@@ -79,6 +81,27 @@ def test_the_folder_names_nothing_of_this_machine_and_has_no_odd_files(folder: P
     assert not list(folder.rglob("writer.lock"))
     assert not list(folder.rglob(".*"))
     assert all(len(list(p.iterdir())) < 10_000 for p in folder.rglob("*") if p.is_dir())
+
+
+def test_a_writer_at_work_keeps_its_lock(cli: Cli, folder: Path) -> None:
+    (store,) = all_stores(folder)
+    with writing(store):
+        cli("push", "--to", str(folder), "--corpus", "ratio 0.2", "--as", "dataset")
+        with pytest.raises(StoreBusyError):
+            writing(store).__enter__()
+
+
+def test_a_readme_of_somebody_is_not_replaced(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "README.md").write_text("# My project\n")
+    push = ("--corpus", "ratio 0.2", "--as", "dataset")
+    for flags in ((), ("--dry-run",)):
+        said = cli("push", "--to", str(project), *push, *flags, code=2)
+        assert "README.md is there and is no card" in said
+    assert [p.name for p in project.iterdir()] == ["README.md"]
+    assert (project / "README.md").read_text() == "# My project\n"
+    cli("push", "--to", str(folder), *push)
 
 
 def test_zarr_and_xarray_open_it_where_it_is(folder: Path) -> None:

@@ -298,6 +298,7 @@ def test_what_a_head_settles_is_not_asked_for(
     [
         ("folder", "which is a folder"),
         ("texts.txt/out.parquet", "texts.txt, which is not a folder"),
+        ("texts", "is the file that texts are read from"),
     ],
 )
 def test_a_place_that_no_file_can_have_is_told_before_anything_runs(
@@ -306,6 +307,7 @@ def test_a_place_that_no_file_can_have_is_told_before_anything_runs(
     (tmp_path / "folder").mkdir()
     source = tmp_path / "texts.txt"
     source.write_text("snow\n")
+    (tmp_path / "texts").symlink_to(source)
     out = str(tmp_path / output)
     said = permafrost("embed", str(source), "--backbone", str(tiny_bert), "-o", out, code=2)
     assert says in said

@@ -172,6 +172,13 @@ def test_wrong_input_is_told_and_leaves_no_file(cli: Cli, home: Home) -> None:
         ("t.parquet", "--head", "fit/abc123", *out): "no artifact begins with",
         ("t.parquet", "--head", single, "-o", str(there / "out.xlsx")): "whose ending is .xlsx",
         ("t.parquet", "--head", single, "-o", str(there / "out")): "which is a folder",
+        (
+            "t.parquet",
+            "--head",
+            single,
+            "-o",
+            str(there / "t.parquet"),
+        ): "the file that texts are read from",
     }
     for (name, *flags), says in cases.items():
         assert says in cli("predict", str(there / name), *flags, code=2), says

@@ -69,6 +69,6 @@ def test_embed(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     place = ExtractContext(tmp_path, ExtractRuntime(), lambda label: SilentProgress())
     embed_texts(ByMethod(CONFIG, config, None), texts, output, place)
     table = pq.read_table(output)
-    assert table.schema.field("text").type == pa.string()
+    assert table.schema.field("text").type == pa.large_string()
     assert table.column("text").to_pylist() == TEXTS
     assert table.column("embedding").to_pylist() == [[1], [2], [1], [3], [2]]
