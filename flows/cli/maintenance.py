@@ -91,7 +91,7 @@ def verify(
             label = f"features/{folder.name[:12]}"
             in_store = store_problems(folder, NodeProgress(display, f"verify {label}"))
             problems += [{"where": label, "problem": problem} for problem in in_store]
-            if recompute and not problems:
+            if recompute and not in_store:
                 store = FeatureStore.open(folder)
                 differences += _recompute(
                     store, recompute, backbone, NodeProgress(display, f"recompute {label}")

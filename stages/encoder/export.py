@@ -81,6 +81,7 @@ def export_head(
             digests.
         DiskFullError: there is no room; nothing is left behind.
     """
+    output = output.resolve()
     _require_free(output)
     if form == "peft":
         if use == "classifier":
@@ -208,6 +209,12 @@ def _require_free(output: Path) -> None:
         raise InputError(
             f"the folder {output} is not empty (it holds {', '.join(names[:5])}); name one that is not "
             f"there, or remove it first"
+        )
+    if output.is_dir() and (output.samefile(Path.cwd()) or output.is_mount()):
+        what = "a mounted one" if output.is_mount() else "the working folder"
+        raise InputError(
+            f"the export appears as a whole in the place of {output}, which cannot be replaced, as it is "
+            f"{what}; name a folder in it, e.g. {output / 'encoder'}"
         )
     existing = next(p for p in output.absolute().parents if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

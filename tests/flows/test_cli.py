@@ -246,6 +246,14 @@ def test_verify_recomputes_random_texts(finished: Cli) -> None:
     assert finished.json("verify", "--recompute", "2")["problems"] == []
 
 
+def test_a_damaged_store_keeps_no_other_from_being_recomputed(finished: Cli) -> None:
+    (store,) = all_stores(finished.home)
+    shutil.copytree(store.root, store.root.with_name("0" * 32))
+    found = json.loads(finished("verify", "--recompute", "1", "--json", code=1))
+    assert {one["where"] for one in found["problems"]} == {"features/000000000000"}
+    assert found["recomputed"]
+
+
 def test_damaged_artifact_is_found_and_dropped(finished: Cli, experiment_file: Path) -> None:
     fit = next(
         m["artifact"] for m in finished.json("ls")["artifacts"] if m["artifact"].startswith("fit/")

@@ -93,7 +93,7 @@ def test_export_says_which_form_and_why(cli: Cli, folder: Callable[[str], Path])
 
 
 def test_wrong_exports_are_told_with_exit_code_2(
-    cli: Cli, folder: Callable[[str], Path], tmp_path: Path
+    cli: Cli, folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = home_with_features(cli.home, folder("bert"), "hidden=2@tokens")
     artifact = home.head(GlotHead(hidden=8), "hidden/2")
@@ -108,6 +108,11 @@ def test_wrong_exports_are_told_with_exit_code_2(
         assert says in cli("export", *arguments, "-o", str(tmp_path / "out"), code=2)
         assert not (tmp_path / "out").exists()
     assert "is not empty" in cli("export", artifact, "-o", str(cli.home), code=2)
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    for here in (".", "sub/.."):
+        assert "as it is the working folder" in cli("export", artifact, "-o", here, code=2)
+    assert not list((tmp_path / "working").iterdir())
 
 
 def test_the_snippet_of_the_readme_runs(
