@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Finding, show
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.recipes import encode, resolve_recipe
 from permafrost.stages.extraction.recipes.inputs import Encoded

@@ -31,7 +31,7 @@ import yaml
 
 from benchmarks.measuring import Finding, Times, ratio, show, spread
 from permafrost.flows.build import build_graph
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.store import FeatureStore

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from permafrost.flows.yaml.yaml_reader import read_yaml
+from permafrost.flows.experiment_files.yaml_reader import read_yaml
 from permafrost.stages.report.entries import p_text
 from permafrost.stages.report.markup import literal
 

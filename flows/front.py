@@ -15,6 +15,9 @@ from pydantic import BaseModel, ValidationError
 from permafrost.flows.build import build_graph
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine_choice import Serial, parse_engine
+from permafrost.flows.experiment_files.experiment_file import load_experiment
+from permafrost.flows.experiment_files.plain_document import plain_document
+from permafrost.flows.experiment_files.wrong_fields import wrong_fields
 from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.running import (
@@ -29,9 +32,6 @@ from permafrost.flows.terminal import Terminal
 from permafrost.flows.texts.embedding import ByMethod, ExtractContext, How, vectors_of
 from permafrost.flows.texts.predicting import answers_to
 from permafrost.flows.texts.trained import trained_model
-from permafrost.flows.yaml.experiment_file import load_experiment
-from permafrost.flows.yaml.plain_document import plain_document
-from permafrost.flows.yaml.wrong_fields import wrong_fields
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.encoder.answers import require_no_table

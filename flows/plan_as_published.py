@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.plan import Plan, make_plan
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.extraction.published import PUBLISHED, write_stand_in
 from permafrost.storage.errors import HubUnreachableError

@@ -19,6 +19,7 @@ from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.engine_choice import Serial, parse_engine
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.gaps import report_with_gaps
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.home import open_home
@@ -27,7 +28,6 @@ from permafrost.flows.recording import recorded
 from permafrost.flows.server.named import server_is_named
 from permafrost.flows.stage import stage_of
 from permafrost.flows.terminal import Terminal, render, render_fitting
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.drafts import remove_drafts_of_dead_processes
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError, RemovedError

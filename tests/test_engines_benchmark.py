@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from benchmarks.engines import STANDS, experiment
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 
 
 def test_it_has_the_fits_and_the_texts_that_were_asked_for() -> None:

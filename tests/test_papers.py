@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import papers
-from permafrost.flows.yaml.yaml_reader import read_yaml
+from permafrost.flows.experiment_files.yaml_reader import read_yaml
 
 SAID = {
     "finding": "a | b scores highest.",

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from permafrost.flows.cli.app import app
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.documents import DOCUMENTS, README, ROOT, marked, name_of, text_of
 from tests.storage.small_store import SmallStore, filled_store

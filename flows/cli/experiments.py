@@ -112,9 +112,9 @@ def plan(
     with kept_imports():
         from permafrost.flows.build import build_graph
         from permafrost.flows.checks import check
+        from permafrost.flows.experiment_files.experiment_file import load_experiment
         from permafrost.flows.plan import make_plan
         from permafrost.flows.plan_as_published import plan_as_published
-        from permafrost.flows.yaml.experiment_file import load_experiment
 
     try:
         nodes = build_graph(load_experiment(experiment, set_ or []))
@@ -187,8 +187,8 @@ def report(
     """Build the HTML report again from finished results, and print its path."""
     with kept_imports():
         from permafrost.flows.build import build_graph
+        from permafrost.flows.experiment_files.experiment_file import load_experiment
         from permafrost.flows.rebuild_report import rebuild_report
-        from permafrost.flows.yaml.experiment_file import load_experiment
 
     nodes = build_graph(load_experiment(experiment, set_ or []))
     say_path(rebuild_report(nodes, existing_home(home)))

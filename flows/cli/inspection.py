@@ -93,8 +93,8 @@ def why(
     if experiment is not None:
         # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph
+        from permafrost.flows.experiment_files.experiment_file import load_experiment
         from permafrost.flows.plan import why_stage
-        from permafrost.flows.yaml.experiment_file import load_experiment
 
         rows = why_stage(build_graph(load_experiment(experiment, set_ or [])), root, name)
     else:

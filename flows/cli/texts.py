@@ -149,7 +149,7 @@ def _graphs(spec: str | None, texts: str):
     """The graphs that --graphs describes, and the table that the texts are read from."""
     if spec is None:
         return None, None
-    from permafrost.flows.yaml.yaml_reader import read_yaml
+    from permafrost.flows.experiment_files.yaml_reader import read_yaml
     from permafrost.stages.corpus.texts import table_of
     from permafrost.stages.encoder.graph_text import graphs_config
 

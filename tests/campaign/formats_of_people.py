@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.graphs.knowledge.conceptnet import ConceptNetGraph
 from permafrost.stages.graphs.knowledge.triples import TriplesGraph

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.preview import Preview
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stores import RecipeStores
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from permafrost.flows import cli
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.corpus.texts import read_texts
 from permafrost.stages.heads import MeanHead
 from permafrost.storage.errors import InputError

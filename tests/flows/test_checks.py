@@ -18,8 +18,8 @@ import yaml
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check, require_writable
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.stages.extraction.tiny_models import save_model
 

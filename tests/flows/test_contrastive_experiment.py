@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
 from tests.flows.experiments import write

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.graph import Graph, Node
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.fit.losses import LOSSES
 from permafrost.stages.heads import HEADS
 from permafrost.stages.heads.adapool_pooling import AdaPooling

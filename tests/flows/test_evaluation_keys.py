@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction import computing
 from permafrost.stages.mteb_evaluation import LOCAL_TASKS, HubTask
 from permafrost.storage.features.store import all_stores

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.flows.records.runs import gaps_folder
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.stages.mteb_evaluation import EVALUATION_TASKS

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
-from permafrost.flows.yaml.experiment_file import load_experiment
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json

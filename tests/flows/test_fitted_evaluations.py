@@ -10,8 +10,8 @@ import pytrec_eval
 import torch
 from scipy.stats import spearmanr
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult, run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.freeze import load_pair_fit
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError

@@ -9,9 +9,9 @@ import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
 from permafrost.flows.checks import check
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.methods.layers import LayersMethod
 from permafrost.flows.plan import make_plan
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.report.claim_kinds import AnyClaim, Claim, CurveClaim, SameBest, Within

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoTokenizer
 
 from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.report.claim_kinds import Claim
 from tests.stages.extraction.tiny_models import WORDS, save_model
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.graph import Graph, Node
 from permafrost.flows.stage import stage_of
-from permafrost.flows.yaml.experiment_file import load_experiment
 from tests.flows.conftest import tiny_experiment
 from tests.flows.engine.sums import total
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.methods.head import HeadMethod
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.fit import FitConfig
 from permafrost.stages.heads import GlotHead
 from tests.flows.looked import Looked

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.report.claim_kinds import CurveClaim, Within
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import rows_of

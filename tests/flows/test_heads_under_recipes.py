@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.target import resolve_backbone

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.embed import best_together
 from permafrost.stages.mteb_evaluation import LayerChoice
 from permafrost.stages.mteb_evaluation.layer_choice import mean_of_kinds

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from permafrost.flows.build import ExperimentGraph, build_graph
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.heads import GlotHead, MlpHead
 from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment

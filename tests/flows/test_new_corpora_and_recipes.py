@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.nodes.corpora import corpus_node
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.corpus.sources.retrieval import RetrievalCorpus
 from permafrost.stages.extraction.recipes import (

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.nodes.report_writing import text_tokens
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write

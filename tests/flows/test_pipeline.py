@@ -14,6 +14,7 @@ import permafrost
 from permafrost.flows import build
 from permafrost.flows.disk.garbage import collect
 from permafrost.flows.engine.cluster import Cluster
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reporting import Report
@@ -21,7 +22,6 @@ from permafrost.flows.pipeline import pipeline, run_serially
 from permafrost.flows.plan import why_stage
 from permafrost.flows.rebuild_report import rebuild_report
 from permafrost.flows.records.history import read_history
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction import backbone as loading
 from permafrost.stages.extraction import computing
 from permafrost.storage.artifacts import ArtifactStore

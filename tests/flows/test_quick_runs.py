@@ -13,12 +13,12 @@ import pytest
 
 from permafrost.flows import pipeline
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.nodes.extraction import planned
 from permafrost.flows.preview import Preview
 from permafrost.flows.records.runs import read_run, run_path
 from permafrost.flows.running import Checked
 from permafrost.flows.server import named
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.corpus.corpus import Corpus, stored_digests
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.store import all_stores

@@ -8,10 +8,10 @@ from permafrost.flows.context import RunContext
 from permafrost.flows.engine.progress import Display
 from permafrost.flows.engine.schedule import Outcome
 from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.graph import Graph
 from permafrost.flows.running import check_showing, run_graph
 from permafrost.flows.terminal import Terminal
-from permafrost.flows.yaml.experiment_file import load_experiment
 from tests.flows.test_cli import Cli
 from tests.flows.test_cli import cli as cli
 from tests.flows.test_cli import finished as finished

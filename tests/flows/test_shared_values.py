@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from permafrost.flows.experiment import Experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.methods.graph_text import GraphTextMethod
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 
 FILE = """

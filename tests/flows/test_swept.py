@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs
 from tests.stages.extraction.tiny_models import save_model

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows.build import ExperimentGraph, build_graph
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.stages.mteb_evaluation.suites import suite
 from tests.stages.extraction.tiny_models import WORDS, save_model

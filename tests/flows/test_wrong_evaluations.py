@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.yaml.experiment_file import load_experiment
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import write
 from tests.flows.looked import look

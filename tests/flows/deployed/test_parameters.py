@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.deployed.parameters import as_overrides, form, request
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.pipeline import pipeline
 from permafrost.flows.watching import watch
-from permafrost.flows.yaml.experiment_file import load_experiment
 from tests.flows.prefect_box import ROOT
 
 FLOWS: list[Flow[..., Any]] = [pipeline, extract, downstream, watch]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from permafrost.flows.yaml.yaml_reader import MAX_NESTING
+from permafrost.flows.experiment_files.yaml_reader import MAX_NESTING
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import LIMIT, quoted, visible
 

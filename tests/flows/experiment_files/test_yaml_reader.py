@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from permafrost.flows.yaml.yaml_reader import MAX_FILE_BYTES, read_yaml
+from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from permafrost.flows.yaml.wrong_fields import missing_entry
-from permafrost.flows.yaml.yaml_reader import MAX_NESTING, read_yaml
+from permafrost.flows.experiment_files.wrong_fields import missing_entry
+from permafrost.flows.experiment_files.yaml_reader import MAX_NESTING, read_yaml
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

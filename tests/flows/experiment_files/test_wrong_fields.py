@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from permafrost.flows.yaml.experiment_file import load_experiment
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages import plugins
 from permafrost.storage.errors import InputError
 from tests.flows.conftest import tiny_experiment
