@@ -151,11 +151,9 @@ def probe_next_token(
                     trained = train_keys(config, train, dev, len(unembedding.rows))
                     scores = trained.scores
                 else:
+                    trained = train_map(config, train, dev, unembedding.rows)
                     # Without the model's softcap, as the map is trained.
-                    trained, scores = (
-                        train_map(config, train, dev, unembedding.rows),
-                        unembedding.uncapped(),
-                    )
+                    scores = unembedding.uncapped()
                 queries, epoch = trained.queries, trained.epoch
             test = examples("test", array)
             scored = quality(test, queries, scores, config.temperature, config.cutoff)

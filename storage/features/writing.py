@@ -125,7 +125,13 @@ def remove_ended_lock(store: FeatureStore) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        path.unlink(missing_ok=True)
+        # Not that of a writer who came meanwhile, after another one had removed this file.
+        if _is_in_place(fd, path):
+            path.unlink(missing_ok=True)
+
+
+def _is_in_place(fd: int, path: Path) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(fd), path.stat())
 
 
 def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
@@ -136,7 +142,7 @@ def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
         RemovedError: the store was removed between opening and locking.
     """
     store.require_there()
-    if not (path.exists() and os.path.samestat(os.fstat(fd), path.stat())):
+    if not _is_in_place(fd, path):
         raise RemovedError(
             f"the store {store.root} was removed and made again since it was opened; run the same "
             "command again"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,14 @@ from permafrost.stages.extraction.target import (
     ExtractTarget,
     resolve_target,
 )
+from permafrost.stages.extraction.unembedding import read_unembedding
 from permafrost.stages.token_prediction import (
     LinearNextToken,
     NextTokenConfig,
     NextTokenScores,
     OwnNextToken,
     TokenFrequencies,
+    next_token,
     probe_next_token,
 )
 from permafrost.stages.token_prediction.stored_tokens import prefix_means
@@ -226,6 +228,20 @@ def test_no_more_tokens_than_asked_for(llama: Extracted) -> None:
     assert rows_of(llama.probe(other))["1"]["nll"] != rows_of(llama.probe(first))["1"]["nll"]
     again = llama.probe(first)
     assert again.table.equals(llama.probe(first).table)
+
+
+def test_a_trained_map_is_scored_by_the_loss_that_it_was_trained_on(
+    llama: Extracted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softcap changes what the model itself predicts, and no map of ours."""
+    linear, own = LinearNextToken(layers="1", max_epochs=1, n_tokens=50), OwnNextToken(n_tokens=50)
+    free = [llama.probe(config).table for config in (linear, own)]
+    monkeypatch.setattr(
+        next_token, "read_unembedding", lambda files: replace(read_unembedding(files), softcap=0.01)
+    )
+    capped = [llama.probe(config).table for config in (linear, own)]
+    assert free[0] == capped[0]
+    assert free[1].column("nll") != capped[1].column("nll")
 
 
 def test_texts_too_short_to_be_asked_do_not_use_up_the_number(
