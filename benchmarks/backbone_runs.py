@@ -45,10 +45,10 @@ def synthetic(n_tokens: int, median_words: float, seed: int = 0) -> list[str]:
     return list(texts)
 
 
-def target_of(source: str) -> ExtractTarget:
-    """All layers of everything."""
+def target_of(source: str, capture: str = CAPTURE) -> ExtractTarget:
+    """By default all layers of everything."""
     backbone = BackboneConfig(source=source)
-    return resolve_target(ExtractConfig(backbone=backbone, capture=parse_capture(CAPTURE)))
+    return resolve_target(ExtractConfig(backbone=backbone, capture=parse_capture(capture)))
 
 
 def run_ours(

@@ -67,8 +67,9 @@ def measured(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
             rounds=args.rounds,
             device=args.device,
         )
-        for found in extraction.overhead(how, folder):
-            yield Finding(f"{name}: {found.what}", found.value, found.target, found.detail)
+        for measure in (extraction.overhead, extraction.pooled):
+            for found in measure(how, folder):
+                yield Finding(f"{name}: {found.what}", found.value, found.target, found.detail)
     steps = argparse.Namespace(
         hidden=128,
         device=args.device,

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -211,8 +212,26 @@ def _digest(statements: Sequence[ast.stmt]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+class _FormattedStrings(ast.NodeTransformer):
+    """f-strings as calls with their parts: versions of Python write other quotes around and inside them."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
+        parts, text = list[ast.expr](), ""
+        for value in node.values:
+            if isinstance(value, ast.Constant):
+                text += value.value
+                continue
+            parts += [ast.Constant(text), cast(ast.expr, self.visit(value))]
+            text = ""
+        return ast.Call(ast.Name("f"), [*parts, ast.Constant(text)], [])
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Tuple:
+        spec = ast.Constant(None) if node.format_spec is None else self.visit(node.format_spec)
+        return ast.Tuple([self.visit(node.value), ast.Constant(node.conversion), spec])
+
+
 def _without_docstrings(statement: ast.stmt) -> ast.stmt:
-    copy = syntax_tree(ast.unparse(statement)).body[0]
+    copy = cast(ast.stmt, _FormattedStrings().visit(deepcopy(statement)))
     for node in ast.walk(copy):
         body = getattr(node, "body", None)
         if isinstance(body, list):

@@ -24,6 +24,7 @@ from permafrost.storage.features.segments import Segment
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.progress import Progress
 from permafrost.storage.readers import read_rows
+from permafrost.storage.side_by_side import Each
 
 SPLIT_FROM = "split_from_padded_tokens"
 """Provenance of segments whose batches ran out of memory."""
@@ -44,10 +45,12 @@ class Computation:
         backbone: Backbone,
         runtime: ExtractRuntime,
         disk: DiskThread,
+        each: Each,
         progress: Progress,
     ) -> None:
+        """Args: each: how the disk thread writes the arrays of a batch."""
         self._store, self._target, self._backbone = store, target, backbone
-        self._runtime, self._disk, self._progress = runtime, disk, progress
+        self._runtime, self._disk, self._each, self._progress = runtime, disk, each, progress
         self._splitter = Splitter(backbone.device)
         self._heap = Heap()
         self._captured: list[str] = []
@@ -86,7 +89,7 @@ class Computation:
     def _batch(self, draft: SegmentDraft, batch: Encoded) -> None:
         if self._captured:
             for ready in self._splitter.results(batch, self._rows):
-                self._disk.submit(partial(_append_all, draft, ready))
+                self._disk.submit(partial(draft.append_each, ready, self._each))
                 # The batch queued three batches ago is on disk by now, so its buffers can be reused.
                 self._buffers.append(self._buffers.pop(0))
         split = self._splitter.too_large
@@ -98,11 +101,6 @@ class Computation:
         buffers.clear()
         forward(self._backbone, batch, self._captured, self._target.recipe, buffers.keep)
         return buffers.storable()
-
-
-def _append_all(draft: SegmentDraft, ready: Storable) -> None:
-    for name, (rows, statistics) in ready.items():
-        draft.append(name, rows, statistics)
 
 
 def _encode_part(

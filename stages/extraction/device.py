@@ -18,7 +18,8 @@ GPU_FILES = ("nvidia[0-9]*", "nvidia-caps", "kfd", "dxg")
 def device_name(name: str) -> str:
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` is the first GPU if there is one, else the CPU.
 
-    torch, whose import takes a second, is asked where there may be a GPU only.
+    torch, whose import takes a second, is asked where there may be a GPU only. From here on float32 is
+    computed in float32 there: as it comes, torch lets cuDNN round what recurrent layers multiply to TF32.
 
     Raises:
         InputError: there is no such device here.
@@ -29,6 +30,7 @@ def device_name(name: str) -> str:
         return "cpu"
     import torch
 
+    torch.backends.cudnn.allow_tf32 = False
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

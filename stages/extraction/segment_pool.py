@@ -10,13 +10,14 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.computing import Computation
 from permafrost.stages.extraction.files import ALIASES
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_identity
-from permafrost.stages.extraction.writing import DiskThread
+from permafrost.stages.extraction.writing import WRITERS, DiskThread
 from permafrost.stages.plugins import sources_of, use_sources
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.features.segment_drafts import Assignment, SealedSegment, SegmentDraft
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.progress import Progress
+from permafrost.storage.side_by_side import Each, side_by_side
 
 LoadBackbone = Callable[[ExtractTarget, str], Backbone]
 """The backbone of a target on a device; the last one is best kept, as the next task will want it, too."""
@@ -79,21 +80,27 @@ class InProcess:
 
         work: Computation | None = None
 
-        def seal(draft: SegmentDraft) -> None:
-            sealed.put(draft.seal())
+        def seal(draft: SegmentDraft, each: Each) -> None:
+            sealed.put(draft.seal(each))
 
         try:
-            with DiskThread() as disk:
+            with side_by_side(WRITERS[self._backbone.device.type]) as each, DiskThread() as disk:
                 for task in tasks:
                     if work is None:
                         store = FeatureStore.open(task.cells.root, expect=self._target.identity)
                         work = Computation(
-                            store, self._target, self._backbone, self._runtime, disk, progress
+                            store,
+                            self._target,
+                            self._backbone,
+                            self._runtime,
+                            disk,
+                            each,
+                            progress,
                         )
                     draft = work.draft(task.cells)
                     for _ in work.fill(draft, task.cells):
                         yield from _ready(sealed)
-                    disk.submit(partial(seal, draft))
+                    disk.submit(partial(seal, draft, each))
         except Exception:
             # What is whole is not computed again because the next one failed.
             yield from _ready(sealed)

@@ -23,6 +23,9 @@ Storable = dict[str, tuple[NDArray[Any], Statistics]]
 IN_FLIGHT = 3
 """Maximum batches of captured rows at a time: one is computed, one waits, one is written."""
 
+WRITERS = {"cpu": 1, "cuda": 8}
+"""Arrays that are written at a time, by device of the backbone; one on a CPU, whose cores it needs."""
+
 
 class RowBuffers:
     """The captured rows of one batch on the host.

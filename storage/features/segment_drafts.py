@@ -20,6 +20,7 @@ from permafrost.storage.features.layout import TEXT_OF_TOKEN, widen
 from permafrost.storage.features.receipts import Statistics, measure
 from permafrost.storage.features.shard import ShardSeal, ShardWriter
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.side_by_side import Each, in_turn
 
 
 @dataclass(frozen=True)
@@ -147,19 +148,26 @@ class SegmentDraft:
         found = measure(numbers) if statistics is None else statistics
         self._statistics[array] = self._statistics[array].merged(found)
 
+    def append_each(
+        self, rows: Mapping[str, tuple[NDArray[Any], Statistics]], each: Each = in_turn
+    ) -> None:
+        """`append` the next rows of several arrays, with their statistics."""
+        each(lambda array: self.append(array, *rows[array]), rows)
+
     def note(self, name: str, value: str) -> None:
         """Add to the provenance of the receipts."""
         self._provenance[name] = value
 
-    def seal(self) -> SealedSegment:
+    def seal(self, each: Each = in_turn) -> SealedSegment:
         """Flush every shard to the disk. The files are the writer's from then on."""
+        seals = each(lambda writer: writer.seal(), self._writers.values())
         cells = {
             array: SealedCell(
                 os.fspath(writer.draft.relative_to(self._assignment.drafts)),
-                writer.seal(),
+                seal,
                 self._statistics[array],
             )
-            for array, writer in self._writers.items()
+            for (array, writer), seal in zip(self._writers.items(), seals, strict=True)
         }
         self._is_open = False
         return SealedSegment(

@@ -9,6 +9,8 @@ import os
 import pytest
 import torch
 
+from permafrost.stages.extraction.device import device_name
+
 
 def checked_device() -> str:
     """The device to check; skips the module that asks where there is none."""
@@ -17,4 +19,4 @@ def checked_device() -> str:
         pytest.skip(
             "no CUDA device; `make gpu-check` on a machine with one", allow_module_level=True
         )
-    return named or "cuda"
+    return device_name(named or "cuda")

@@ -133,3 +133,45 @@ def test_what_only_readers_of_types_import_has_no_effect_and_is_followed_from_an
     assert found.effects is None
     assert found.imports["Tensor"] == ("pkg.heavy", "Tensor")
     assert ("Tensor",) in found.definitions["run"].names
+
+
+FORMATTED = """
+def tell(names, ratio, width):
+    quotes = f"there are {', '.join(names)}" + f'it\\'s {names[0]!r:>{width}} and {ratio:.2f}'
+    return quotes, f"{ratio=}", f"{{}}", (lambda *, k=None: f"{k}" f"-{k!s}"), {**dict(a=1)}
+"""
+
+
+def digest_of(source: str) -> str:
+    return facts(source).definitions["tell"].digest
+
+
+def test_every_version_of_python_gives_the_same_digest() -> None:
+    """3.12 writes other quotes into f-strings than 3.11: a new Python would have trained everything again."""
+    assert digest_of(FORMATTED) == "0fc6c25e3be90af1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("there are ", "there were "),
+        ("', '", "'; '"),
+        ("!r", "!s"),
+        (":>{width}", ":<{width}"),
+        ("{width}", "{ratio}"),
+        (".2f", ".3f"),
+        ("names[0]", "names[1]"),
+        ('f"{{}}"', 'f"{ratio}"'),
+    ],
+)
+def test_every_part_of_a_formatted_string_counts(old: str, new: str) -> None:
+    assert old in FORMATTED
+    assert digest_of(FORMATTED.replace(old, new)) != digest_of(FORMATTED)
+
+
+def test_how_a_formatted_string_is_quoted_or_split_does_not_count() -> None:
+    other = FORMATTED.replace(
+        """f"there are {', '.join(names)}\"""", """'there ' f'are {", ".join(names)}'"""
+    )
+    assert other != FORMATTED
+    assert digest_of(other) == digest_of(FORMATTED)

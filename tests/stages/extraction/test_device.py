@@ -37,6 +37,15 @@ def test_where_there_may_be_a_gpu_torch_tells(
     assert device_name("auto") == chosen
 
 
+def test_recurrent_layers_compute_in_float32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's LSTM in TF32 was 2e-4 of its largest number from the CPU's, on an H200."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(device, "GPU_FILES", ("null",))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_name("auto") == "cuda"
+    assert torch.backends.cudnn.allow_tf32 is False
+
+
 @pytest.mark.parametrize("name", ["tpu", "meta", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"'{name}'"):

@@ -27,6 +27,7 @@ from permafrost.storage.errors import (
 )
 from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.segment_drafts import SealedSegment, SegmentDraft
+from permafrost.storage.features.shard import ShardWriter
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.features.verification import discard, verify
 from permafrost.storage.features.writing import writing
@@ -157,6 +158,38 @@ def test_the_store_is_byte_for_byte_the_one_that_one_process_makes(
     assert there.loads == 1, "the output projections are the coordinator's"
     assert not list(there.home.rglob(".draft-*"))
     assert run(there, target, pool)[0].n_tokens == 0
+
+
+def test_arrays_that_are_written_beside_each_other_are_the_same(
+    here: Extraction, there: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = here.target("hidden=all,attention_rows=all,hidden=2@mean")
+    in_turn, _ = run(here, target, None)
+    monkeypatch.setitem(segment_pool.WRITERS, "cpu", 4)
+    beside, _ = run(there, target, None)
+    assert content(in_turn.store) == content(beside.store)
+    assert verify(beside.store, SilentProgress()) == []
+
+
+def test_a_full_disk_while_arrays_are_written_beside_each_other(
+    here: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft is dropped with nobody writing to it, and what comes next starts from a whole store."""
+    target = here.target("hidden=all")
+    monkeypatch.setitem(segment_pool.WRITERS, "cpu", 4)
+
+    def full(writer: ShardWriter, rows: object) -> None:
+        time.sleep(0.02)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardWriter, "append", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(here, target, None)
+    root = store_folder(here.home, target.identity.store_id)
+    assert not [p for p in root.rglob("*") if p.is_file() and ".draft-" in p.as_posix()]
+    report, _ = run(here, target, None)
+    assert verify(report.store, SilentProgress()) == []
 
 
 def test_a_pool_fills_what_is_missing_and_nothing_else(here: Extraction) -> None:
