@@ -225,7 +225,9 @@ class ArtifactStore:
             spec: what the key is computed from.
             provenance: recorded beside it.
             again: replace what is published under the key, which stays until the block has succeeded, and
-                comes back if the new one cannot take its place; not on an object store.
+                comes back if the new one cannot take its place. On an object store every file is written over
+                the old one, the manifest last: it stays if the first upload fails, and is damaged, until it
+                is made again, if a later one does.
 
         Raises:
             DiskFullError: there is no room.
@@ -261,17 +263,20 @@ class ArtifactStore:
             with disk_errors_named(target):
                 for folder in draft.folder.rglob("*/"):
                     sync_folder(folder)
-            if again and self.is_done(ref):
-                replaced = self.unpublish(ref)
+            again = again and self.is_done(ref)
             replica = replica_of(target)
-            if replica is not None and replica.exists(target / MANIFEST):
+            if replica is not None and not again and replica.exists(target / MANIFEST):
                 # Another machine was first; its artifact is fetched when it is read.
                 replica.fetch(target / MANIFEST)
             else:
                 if replica is not None:
                     for name in (*files, MANIFEST):
                         replica.put(draft.folder / name, target / name)
+                    if again:
+                        replica.keep_only(target, (*files, MANIFEST))
                 with disk_errors_named(target):
+                    if again:
+                        replaced = renamed_aside(target)
                     _rename(draft.folder, target)
                     sync_folder(target.parent)
             shutil.rmtree(self.checkpoints(ref), ignore_errors=True)

@@ -326,6 +326,11 @@ class Replica:
         self.delete(folder / first)
         self.delete_all(folder, [key for key, _, _ in self._list(folder)])
 
+    def keep_only(self, folder: Path, names: Sequence[str]) -> None:
+        """Delete everything under a local folder's prefix but these files."""
+        wanted = {self.key_of(folder / name) for name in names}
+        self.delete_all(folder, [key for key, _, _ in self._list(folder) if key not in wanted])
+
     def delete_all(self, folder: Path, keys: Sequence[str]) -> None:
         """Delete objects under a local folder's prefix, in no order."""
         if keys:

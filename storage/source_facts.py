@@ -219,7 +219,7 @@ class _FormattedStrings(ast.NodeTransformer):
         parts, text = list[ast.expr](), ""
         for value in node.values:
             if isinstance(value, ast.Constant):
-                text += value.value
+                text += cast(str, value.value)
                 continue
             parts += [ast.Constant(text), cast(ast.expr, self.visit(value))]
             text = ""

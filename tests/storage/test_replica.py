@@ -231,6 +231,39 @@ def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
     assert server.log[2] == f"DELETE {folder}/artifact.json"
 
 
+def test_what_is_made_again_stays_where_uploads_are_refused(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    """As `permafrost report` makes a report again; it was deleted there before the upload began."""
+    store = ArtifactStore(machine(tmp_path, "first"))
+    publish(store, 1, "old")
+    before = dict(server.objects)
+
+    def made_again() -> None:
+        with store.publishing(spec(1), {}, again=True) as draft:
+            (draft.folder / "result.txt").write_text("new")
+
+    server.refuse = lambda method, key: method == "PUT"
+    with pytest.raises(ObjectStoreError):
+        made_again()
+    assert server.objects == before
+    assert (store.open(spec(1).ref) / "deep" / "result.txt").read_text() == "old"
+    server.refuse = lambda method, key: False
+    server.log.clear()
+    made_again()
+    folder = f"bucket/lab/artifacts/fit/{spec(1).ref.key}"
+    assert server.log == [
+        f"PUT {folder}/result.txt",
+        f"PUT {folder}/artifact.json",
+        f"DELETE {folder}/deep/result.txt",
+    ]
+    for name in ("first", "second"):
+        there = ArtifactStore(machine(tmp_path, name))
+        assert (there.open(spec(1).ref) / "result.txt").read_text() == "new"
+        assert there.problems(spec(1).ref) == []
+    assert not (store.folder(spec(1).ref) / "deep").exists()
+
+
 def test_what_was_removed_elsewhere_goes_here_too(server: ObjectServer, tmp_path: Path) -> None:
     first, second = (ArtifactStore(machine(tmp_path, n)) for n in ("first", "second"))
     publish(first, 1, "hello")
