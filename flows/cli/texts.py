@@ -298,8 +298,8 @@ def embed(
     layers: Annotated[
         str,
         typer.Option(
-            help="all (blocks 1..L), half, last, final, 4-6,9, or auto with --dev. Default: last, and all "
-            "for hs, va, wva, aligned_wva."
+            help="all (blocks 1..L), half, last, final, 4-6,9, or, with --dev, auto or best. Default: last, "
+            "and all for hs, va, wva, aligned_wva."
         ),
     ] = "default",
     of: Annotated[str, typer.Option(help="What is pooled: hidden or values.")] = "hidden",
@@ -310,8 +310,8 @@ def embed(
     dev: Annotated[
         str | None,
         typer.Option(
-            help="Graded pairs for --layers auto: a file with the columns text, text_pair and label (or "
-            "sentence1, sentence2 and score, and other usual names)."
+            help="Graded pairs for --layers auto and best: a file with the columns text, text_pair and label "
+            "(or sentence1, sentence2 and score, and other usual names)."
         ),
     ] = None,
     recipe: RecipeFlag = "plain",
@@ -404,7 +404,7 @@ def embed(
             highlight=False,
         )
         say_cut(done["n_truncated"])
-        if layers == "auto":
+        if dev is not None:
             console.print(
                 f"layers chosen on {dev}: {', '.join(map(str, done['layers']))}",
                 highlight=False,

@@ -23,7 +23,13 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.embed.config import AUTO, EmbedConfig, required_arrays, with_layers
+from permafrost.stages.embed.config import (
+    AUTO,
+    CHOSEN_LAYERS,
+    EmbedConfig,
+    required_arrays,
+    with_layers,
+)
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation.task import Role
 from permafrost.stages.scoring.similarity import SimilarityConfig, require_graded
@@ -59,7 +65,12 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
         if self.layers_by is not None and self.layers != AUTO:
             raise ValueError(
                 f"layers_by chooses what 'layers: auto' stands for, but layers is {quoted(self.layers)}; "
-                "leave one of them out"
+                "leave one of them out (most: 1 in layers_by is the best single one)"
+            )
+        if self.layers_by is not None and self.chosen_by != "spearman":
+            raise ValueError(
+                f"chosen_by is {quoted(self.chosen_by)}, but layers_by chooses by the scores of an "
+                "evaluation; leave one of them out"
             )
         return self
 
@@ -120,14 +131,14 @@ class EmbedMethod(EvaluatedMethod, EmbedConfig):
 
     def fitted_because(self) -> str | None:
         """Layers may be chosen on a task, and whitening is fitted on one."""
-        if self.layers == AUTO and self.layers_by is None:
+        if self.is_chosen and self.layers_by is None:
             return "chooses its layers"
         return None if self.whitening is None else "fits its whitening"
 
     @property
     def fitted_on_any_task(self) -> bool:
         """Whitening needs texts only."""
-        return self.layers != AUTO or self.layers_by is not None
+        return not self.is_chosen or self.layers_by is not None
 
     @property
     def joins_prompts(self) -> bool:
@@ -268,14 +279,14 @@ class EvaluateEmbed(Evaluate):
 
         config = EmbedConfig.model_validate(node.config["embedding"]["method"])
         sizes, n = sizes_of(node), n_members(node)
-        if config.layers == AUTO:
+        if config.is_chosen:
             config = with_layers(config, cls._layers(node, context))
         fitted = [context.load(source) for source in node.inputs_named("fitted")]
         return MethodVectors(config, sizes, n, fitted[0].whitening if fitted else None)
 
     @classmethod
     def choice(cls, node: Node, context: RunContext) -> Mapping[str, str]:
-        if node.config["embedding"]["method"]["layers"] != AUTO:
+        if node.config["embedding"]["method"]["layers"] not in CHOSEN_LAYERS:
             return {}
         return {"layers": ",".join(map(str, cls._layers(node, context)))}
 

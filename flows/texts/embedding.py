@@ -52,7 +52,7 @@ class ByMethod:
     """Its capture is ignored, as the method determines what is read."""
     config: EmbedConfig
     dev: str | None
-    """File of graded pairs on which layers are chosen, for `layers: auto`."""
+    """File of graded pairs on which layers are chosen, for `layers: auto` and `best`."""
 
     def make(self, texts: Texts, context: "ExtractContext") -> "Made":
         """Vectors of texts, and what they were computed from.
@@ -78,12 +78,13 @@ class ByMethod:
         config, dev_tokens = self.config, 0
         # Reports a layer that does not exist before anything runs.
         layers = layers_of(config, first.sizes)
-        if config.layers == "auto":
+        if config.is_chosen:
             config, dev_tokens = _choose(config, self.dev, work)
             layers = layers_of(config, first.sizes)
         elif self.dev is not None:
             raise InputError(
-                f"--dev {self.dev} is for --layers auto only, but --layers is {config.layers}; leave one out"
+                f"--dev {self.dev} is for --layers auto and best only, but --layers is {config.layers}; "
+                "leave one out"
             )
         prompt_features, reports = work.run(config, unique)
         vectors = embed_ensemble(
@@ -309,8 +310,9 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
     """The config with the chosen layers, and the number of tokens computed for the choice."""
     if dev is None:
         raise InputError(
-            f"--layers auto chooses layers on graded pairs, and none were given; add --dev FILE with the "
-            f"columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name the layers"
+            f"--layers {config.layers} chooses layers on graded pairs, and none were given; add --dev FILE "
+            f"with the columns {DEV_COLUMNS.text}, {DEV_COLUMNS.text_pair} and {DEV_COLUMNS.label}, or name "
+            "the layers"
         )
     corpus = development_pairs(dev)
     gold = corpus.examples.column("label").to_numpy()
@@ -325,7 +327,7 @@ def _choose(config: EmbedConfig, dev: str | None, work: _Extractions) -> tuple[E
         for layer in by_prompt[0]
     }
     pairs = np.stack([corpus.examples.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
-    chosen = choose_layers(vectors, pairs, gold, config.combine)
+    chosen = choose_layers(vectors, pairs, gold, config)
     return with_layers(config, chosen), sum(r.n_tokens for r in reports)
 
 

@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
 
 from permafrost.stages.embed.aggregate import Vectors
-from permafrost.stages.embed.config import Combine
+from permafrost.stages.embed.config import CHOSEN_LAYERS, EmbedConfig
 from permafrost.stages.embed.layers import combine_vectors
-from permafrost.stages.metrics.correlations import spearman
+from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import InputError
+
+_TOGETHER = EmbedConfig(layers="auto")
 
 
 def best_together(
@@ -39,11 +42,11 @@ def choose_layers(
     vectors: Mapping[int, Vectors],
     pairs: Int64[np.ndarray, "m 2"],
     gold: Float64[np.ndarray, " m"],
-    combine: Combine = "average",
+    config: EmbedConfig = _TOGETHER,
 ) -> tuple[int, ...]:
     """The layers whose combined vectors agree best with graded development pairs, ascending.
 
-    Scores are Spearman correlations of cosines and gold scores; see `best_together`.
+    Scores are correlations of cosines and gold scores; see `best_together`.
 
     Value Aggregation (section 4.2) names its data, which none of its 14 tasks is scored on, draws the scores
     of single layers on it by kind of task (figure 3), and chooses in words: layers that do consistently well
@@ -55,25 +58,27 @@ def choose_layers(
         vectors: per layer, one vector per development text.
         pairs: rows of `vectors` that belong together.
         gold: their graded scores.
-        combine: how layers will be combined.
+        config: how layers will be combined, whether to one of them, and by which correlation.
 
     Raises:
         InputError: fewer than two pairs, gold scores that are all equal, a vector of zeros, or cosines that
             are all equal in every layer.
     """
     require_scores(gold)
+    correlation = {"pearson": pearson, "spearman": spearman}[config.chosen_by]
     alone: dict[int, float | None] = {}
 
     def score(chosen: tuple[int, ...]) -> float:
         if len(chosen) == 1:
             (k,) = chosen
-            alone[k] = _score(vectors[k], pairs, gold, f"layer {k}")
+            alone[k] = _score(vectors[k], pairs, gold, correlation, f"layer {k}")
             return _rank_value(alone[k])
         # In the order in which they will be combined.
-        together = combine_vectors((vectors[k] for k in chosen), combine)
-        return _rank_value(_score(together, pairs, gold, f"the layers {[*chosen]} together"))
+        together = combine_vectors((vectors[k] for k in chosen), config.combine)
+        where = f"the layers {[*chosen]} together"
+        return _rank_value(_score(together, pairs, gold, correlation, where))
 
-    best = best_together([*vectors], score)
+    best = best_together([*vectors], score, CHOSEN_LAYERS.get(config.layers))
     if all(value is None for value in alone.values()):
         raise InputError(
             f"no layer of {', '.join(map(str, alone))} tells the {len(gold)} development pairs apart: all "
@@ -91,7 +96,7 @@ def require_scores(gold: Float64[np.ndarray, " m"]) -> None:
     """
     if len(gold) < 2 or np.all(gold == gold[0]):
         raise InputError(
-            f"layers are chosen by a rank correlation, but the {len(gold)} development pairs have "
+            f"layers are chosen by a correlation, but the {len(gold)} development pairs have "
             f"{len(np.unique(gold))} different score(s); give pairs with at least two"
         )
 
@@ -102,9 +107,13 @@ def _rank_value(score: float | None) -> float:
 
 
 def _score(
-    vectors: Vectors, pairs: Int64[np.ndarray, "m 2"], gold: Float64[np.ndarray, " m"], where: str
+    vectors: Vectors,
+    pairs: Int64[np.ndarray, "m 2"],
+    gold: Float64[np.ndarray, " m"],
+    correlation: Callable[[NDArray[np.float64], NDArray[np.float64]], float],
+    where: str,
 ) -> float | None:
-    """Spearman correlation of cosines and gold; None where all cosines are equal."""
+    """The correlation of cosines and gold; None where all cosines are equal."""
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1)
     paired = pairs.ravel()
@@ -120,4 +129,4 @@ def _score(
     cosines = np.round(np.sum(left * right, axis=1), 12)
     if np.all(cosines == cosines[0]):
         return None
-    return spearman(cosines, gold)
+    return correlation(cosines, gold)

@@ -23,8 +23,10 @@ from permafrost.storage.quoting import quoted
 Combine = Literal["average", "concatenate"]
 
 AUTO = "auto"
+CHOSEN_LAYERS = {AUTO: None, "best": 1}
+"""Words for layers that dev chooses, and the largest number of them that is combined; None for any."""
 _LAYER = re.compile(rf"{LAYER_WORDS}|htp")
-_ALONE = ("default", AUTO)
+_ALONE = ("default", *CHOSEN_LAYERS)
 
 
 class WhiteningConfig(BaseModel):
@@ -58,9 +60,12 @@ class EmbedConfig(BaseModel):
     layers: LayersText = "default"
     """`all` (blocks 1..L), `half` (L // 2 .. L), `last` (`final` where there is one, else block L), `final`,
     indices and ranges, separated by commas; 0, the embedding output, only if it is asked for. `default`
-    is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: `choose_layers`. -1 is
-    block L before any final norm, -2 the block below; `htp` the block that HTP's table 9 has. A name of
-    `LAYER_SETS`, such as `va-llama-2-7b`, stands for its blocks."""
+    is `last` for the poolings and `all` for hs, va, wva and aligned_wva. `auto`: those that `choose_layers`
+    finds best together; `best`: the single one. -1 is block L before any final norm, -2 the block below;
+    `htp` the block that HTP's table 9 has. A name of `LAYER_SETS`, such as `va-llama-2-7b`, stands for its
+    blocks."""
+    chosen_by: Literal["spearman", "pearson"] = "spearman"
+    """By which correlation of the cosines with graded dev pairs `auto` and `best` are chosen."""
     of: Of = "hidden"
     """What first, last, mean, max and weighted_mean pool."""
     combine: Combine = "average"
@@ -87,9 +92,23 @@ class EmbedConfig(BaseModel):
         return ",".join(parts)
 
     @model_validator(mode="after")
+    def _something_is_chosen(self) -> "EmbedConfig":
+        if self.chosen_by != "spearman" and not self.is_chosen:
+            raise ValueError(
+                f"chosen_by is {quoted(self.chosen_by)}, but layers is {quoted(self.layers)}, which leaves "
+                f"nothing to choose; leave it out, or set layers to {' or '.join(CHOSEN_LAYERS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _values_are_poolable(self) -> "EmbedConfig":
         self.method.what(self.of)
         return self
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether dev chooses the layers."""
+        return self.layers in CHOSEN_LAYERS
 
     @property
     def what(self) -> What:
@@ -98,7 +117,7 @@ class EmbedConfig(BaseModel):
 
 
 def layers_of(config: EmbedConfig, sizes: BackboneSizes) -> tuple[Index, ...]:
-    """The layers of a backbone of these sizes, ascending, each once; for `auto` the candidates 1..L.
+    """The layers of a backbone of these sizes, ascending, each once; 1..L to choose from.
 
     Raises:
         InputError: a layer that this backbone does not have.
@@ -124,21 +143,22 @@ def required_arrays(config: EmbedConfig, sizes: BackboneSizes) -> tuple[str, ...
 
 
 def with_layers(config: EmbedConfig, layers: tuple[int, ...]) -> EmbedConfig:
-    """The config with `auto` replaced by the layers chosen."""
-    return config.model_copy(update={"layers": ",".join(map(str, layers))})
+    """The config with `auto` or `best` replaced by the layers chosen."""
+    named = ",".join(map(str, layers))
+    return config.model_copy(update={"layers": named, "chosen_by": "spearman"})
 
 
 def require_definite(config: EmbedConfig) -> None:
     """Raises: InputError: the layers are still to be chosen."""
-    if config.layers == AUTO:
+    if config.is_chosen:
         raise InputError(
-            "layers is 'auto', but nothing was chosen yet; choose on development pairs with choose_layers "
-            "and give the result (on the command line: --dev FILE)"
+            f"layers is {quoted(config.layers)}, but nothing was chosen yet; choose on development pairs "
+            "with choose_layers and give the result (on the command line: --dev FILE)"
         )
 
 
 def _indices(part: str, what: What, sizes: BackboneSizes) -> list[Index]:
-    if part in ("all", AUTO):
+    if part == "all" or part in CHOSEN_LAYERS:
         return list(range(1, sizes.n_layers + 1))
     if part == "last":
         return ["final" if what == "hidden" and sizes.has_final_norm else sizes.n_layers]

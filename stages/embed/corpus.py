@@ -14,7 +14,7 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import train_texts
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.choice import choose_layers, require_scores
-from permafrost.stages.embed.config import AUTO, EmbedConfig, layers_of, with_layers
+from permafrost.stages.embed.config import EmbedConfig, layers_of, with_layers
 from permafrost.stages.embed.features import Features
 from permafrost.stages.embed.finish import finish, whitening_of
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble, layer_vectors
@@ -74,10 +74,10 @@ def require_embeddable(config: EmbedConfig, sizes: BackboneSizes, corpus: Corpus
     """Check everything about vectors that a corpus and the backbone's sizes tell without features.
 
     Raises:
-        InputError: `auto` without graded dev pairs of different scores, or whitening without a train split
-            or to more directions than its texts or their vectors have.
+        InputError: `auto` or `best` without graded dev pairs of different scores, or whitening without a
+            train split or to more directions than its texts or their vectors have.
     """
-    if config.layers == AUTO:
+    if config.is_chosen:
         require_scores(_dev_pairs(corpus).column("label").to_numpy())
     if config.whitening is not None:
         n_train, n_components = len(_whitened_on(corpus)), config.whitening.n_components
@@ -102,16 +102,16 @@ def embed_corpus(
     """One vector per text of `corpus`, from stored features alone.
 
     Args:
-        config: method, layers, combination, finishing. `layers: auto` is chosen on the dev pairs,
+        config: method, layers, combination, finishing. `layers: auto` and `best` are chosen on the dev pairs,
             whitening is fitted on the texts of train, hard negatives too; test plays no role in either.
         prompt_features: features of the corpus' texts, one per prompt of an ensemble; one for other recipes.
         corpus: whose texts these are.
         progress: told the texts done.
 
     Raises:
-        InputError: `auto` without graded dev pairs, whitening without a train split; see also `embed`.
+        InputError: `auto` or `best` without graded dev pairs, whitening without a train split; see `embed`.
     """
-    if config.layers == AUTO:
+    if config.is_chosen:
         config = with_layers(config, _chosen(config, prompt_features, corpus, progress))
     train = None if config.whitening is None else _whitened_on(corpus)
     vectors = embed_ensemble(
@@ -133,14 +133,14 @@ def _chosen(
             *(layer_vectors(config, m, progress) for m in prompt_features), strict=True
         )
     }
-    return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config.combine)
+    return choose_layers(by_layer, pairs, dev.column("label").to_numpy(), config)
 
 
 def _dev_pairs(corpus: Corpus) -> pa.Table:
     if corpus.task != "similarity" or "dev" not in corpus.splits:
         raise InputError(
-            f"layers 'auto' are chosen on graded pairs of a dev split, but this is a {corpus.task} corpus "
-            f"with the splits {', '.join(corpus.splits)}; name the layers"
+            f"layers 'auto' and 'best' are chosen on graded pairs of a dev split, but this is a "
+            f"{corpus.task} corpus with the splits {', '.join(corpus.splits)}; name the layers"
         )
     return corpus.split("dev")
 

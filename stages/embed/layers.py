@@ -69,7 +69,7 @@ def combined_layers(config: EmbedConfig, features: Features, progress: Progress)
     projections cannot be projected afterwards.
 
     Raises:
-        InputError: the layers are still `auto`, or the backbone does not have them.
+        InputError: the layers are still to be chosen, or the backbone does not have them.
     """
     require_definite(config)
     return combine_vectors(

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS, MAX_TEXTS
-from permafrost.stages.embed.config import AUTO, EmbedConfig
+from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.metrics.vector_map import MAP_TEXTS
+from permafrost.storage.quoting import quoted
 
 Classifier = Literal["logistic", "svm"]
 PairFeatures = Literal["full", "concat"]
@@ -60,10 +61,11 @@ class LinearConfig(ClassifierConfig):
     @classmethod
     def _vectors_of_any_text(cls, vectors: tuple[EmbedConfig, ...]) -> tuple[EmbedConfig, ...]:
         for config in vectors:
-            if config.layers == AUTO:
+            if config.is_chosen:
                 raise ValueError(
-                    "layers 'auto' are ranked on graded pairs, and a task with classes has none; list the "
-                    "candidates instead, of which dev chooses one, such as [4, 5, 6] or [last, half]"
+                    f"layers {quoted(config.layers)} are ranked on graded pairs, and a task with classes has "
+                    "none; list the candidates instead, of which dev chooses one, such as [4, 5, 6] or "
+                    "[last, half]"
                 )
             if config.whitening is not None:
                 raise ValueError(

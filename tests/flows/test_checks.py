@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "layers chosen without dev": (
         tasks(graded, {"kind": "embed", "method": "mean", "layers": "auto"}, dev={"kind": "given"}),
-        "layers 'auto' are chosen on graded pairs of a dev split",
+        "layers 'auto' and 'best' are chosen on graded pairs of a dev split",
     ),
     "whitening to more than there is": (
         tasks(

@@ -121,6 +121,8 @@ def test_what_is_reported_has_no_part_in_the_choice(
         ("evaluations.dev.methods=[chosen]", "scores 'chosen', whose layers are chosen by it"),
         ("evaluations.dev.instructions={kind: mteb, methods: [who]}", "names 'who'"),
         ("methods.chosen.layers_by.most=0", "most"),
+        ("methods.chosen.layers=best", "most: 1 in layers_by is the best single one"),
+        ("methods.chosen.chosen_by=pearson", "layers_by chooses by the scores of an evaluation"),
     ],
 )
 def test_wrong_choices_are_refused(

@@ -185,6 +185,8 @@ def test_auto_takes_the_best_prefix_of_the_ranked_layers(
         *("-o", str(tmp_path / "again.parquet")),
     )
     assert f"dev.csv: {', '.join(map(str, sorted(best)))} " in said
+    single = embed(tiny_bert, "--method", "va", "--layers", "best", "--dev", str(dev_file))
+    assert single["layers"] == ranking[:1]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_an_ensemble_has_one_store_per_prompt(
     ("flags", "says"),
     [
         (("--layers", "auto"), "text, text_pair and label"),
-        (("--layers", "2", "--dev", "dev.csv"), "--dev dev.csv is for --layers auto only"),
+        (("--layers", "2", "--dev", "dev.csv"), "--dev dev.csv is for --layers auto and best only"),
         (("--layers", "auto", "--dev", "nothing.csv"), "nothing.csv"),
         (("--layers", "9"), "hidden 0 to 3"),
         (("--layers", "deep"), "'deep' is not a layer"),

@@ -34,6 +34,7 @@ ENCODER = DECODER.model_copy(update={"has_final_norm": False, "is_decoder": Fals
         ({"method": "wva", "layers": "last"}, DECODER, (4,)),
         ({"method": "mean", "layers": 3}, DECODER, (3,)),
         ({"method": "hs", "layers": "auto"}, DECODER, (1, 2, 3, 4)),
+        ({"method": "mean", "layers": "best"}, DECODER, (1, 2, 3, 4)),
     ],
 )
 def test_layers_by_word(
@@ -83,7 +84,10 @@ def test_a_name_of_layers_is_its_blocks_in_keys_too(
     [
         ({"layers": "deep"}, "'deep' is not a layer"),
         ({"layers": "auto,3"}, "'auto' is not a layer"),
+        ({"layers": "best,3"}, "'best' is not a layer"),
         ({"layers": ""}, "'' is not a layer"),
+        ({"layers": "3", "chosen_by": "pearson"}, "which leaves nothing to choose"),
+        ({"layers": "auto", "chosen_by": "kendall"}, "chosen_by"),
         ({"method": "hs", "of": "values"}, "use method va"),
         ({"method": "median"}, "weighted_mean"),
         ({"whitening": {"n_components": 0}}, "n_components"),

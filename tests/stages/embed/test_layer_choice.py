@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from permafrost.stages.embed import choose_layers
+from permafrost.stages.embed import EmbedConfig, choose_layers
 from permafrost.storage.errors import InputError
 
 N_PAIRS = 40
@@ -46,7 +46,26 @@ def test_the_best_prefix_of_the_ranking_is_taken() -> None:
     assert choose_layers(vectors, PAIRS, GOLD) == tuple(sorted(best))
     side_by_side = [_score(np.hstack([vectors[k] for k in p])) for p in prefixes]
     expected = tuple(sorted(prefixes[int(np.argmax(side_by_side))]))
-    assert choose_layers(vectors, PAIRS, GOLD, "concatenate") == expected
+    apart = EmbedConfig(layers="auto", combine="concatenate")
+    assert choose_layers(vectors, PAIRS, GOLD, apart) == expected
+    assert choose_layers(vectors, PAIRS, GOLD, EmbedConfig(layers="best")) == (ranking[0],)
+
+
+def test_the_correlation_is_the_one_that_is_asked_for() -> None:
+    """Layer 1 has the better order, layer 2 is nearer to a line."""
+    ordered, linear = np.zeros((2, 2 * N_PAIRS, 2), dtype=np.float32)
+    gold = np.arange(N_PAIRS, dtype=np.float64)
+    for vectors, cosines in (
+        (ordered, np.where(gold < N_PAIRS - 1, gold * 1e-3, 0.9)),
+        (linear, (gold + np.where(gold % 2, 1.5, -1.5)) / N_PAIRS),
+    ):
+        cosines = np.clip(cosines, -1, 1)
+        vectors[PAIRS[:, 0], 0] = 1
+        vectors[PAIRS[:, 1]] = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    by_layer = {1: ordered, 2: linear}
+    for correlation, layer in (("spearman", 1), ("pearson", 2)):
+        config = EmbedConfig.model_validate({"layers": "best", "chosen_by": correlation})
+        assert choose_layers(by_layer, PAIRS, gold, config) == (layer,)
 
 
 def test_ties_go_to_fewer_and_lower_layers() -> None:
