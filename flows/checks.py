@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from permafrost.flows.build import ExperimentGraph
+from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.stage import stage_of
 from permafrost.stages.extraction.device import device_name
+from permafrost.stages.report.residuals import require_scale
 from permafrost.storage import paths
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.progress import Progress, SilentProgress
@@ -44,8 +46,20 @@ def check(
             except (InputError, NotFoundError) as error:
                 error.add_note(f"while checking '{node.label}'")
                 raise
+    _check_residuals(nodes, context)
     device_name(nodes.experiment.runtime.device)
     return context
+
+
+def _check_residuals(nodes: ExperimentGraph, context: Preview) -> None:
+    """Check the scales that predictions are held against grades on."""
+    e = nodes.experiment
+    for number, held in enumerate(e.report.residuals):
+        for task in dict.fromkeys(c.task for c in e.cells if c.method == held.method):
+            corpus = context.corpus(corpus_input(nodes.corpora[task]))
+            if corpus.task == "similarity" and "test" in corpus.splits:
+                labels = corpus.split("test").column("label").to_numpy()
+                require_scale(held, labels, f"report.residuals.{number}", task)
 
 
 def require_writable(home: Path) -> None:

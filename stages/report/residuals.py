@@ -24,12 +24,16 @@ from permafrost.stages.report.config import Residuals
 from permafrost.stages.report.entries import DASH, hundredths
 from permafrost.stages.report.markup import PlainTable
 from permafrost.storage.durable import read_json
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 N_PARTS = 500
 _SEED = 0
 _CORRELATIONS = {"pearson": pearson, "spearman": spearman}
 _LEAST = 3
 """Fewer pairs have no correlation to speak of."""
+_LEAST_SPAN = 0.25
+"""Share of `labels` that the grades of test span at least: 0 to 1 on a scale of 0 to 5 is another scale."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,30 @@ def _of_task(
         worst=_worst(answers, differences[0], corpus, n_worst),
         parts=random_parts(answers, first.metrics.metric, corpus),
     )
+
+
+def require_scale(
+    config: Residuals, labels: Float64[np.ndarray, " n"], field: str, task: str
+) -> None:
+    """Check that the test grades of a task are of the scale that predictions are brought to.
+
+    Args:
+        config: of the method.
+        labels: the grades.
+        field: where `config` stands in the experiment.
+        task: its name.
+
+    Raises:
+        InputError: a grade lies outside the scale, or all of them in a small part of it.
+    """
+    least, most = config.labels
+    low, high = float(labels.min()), float(labels.max())
+    if low < least or high > most or high - low < _LEAST_SPAN * (most - least):
+        raise InputError(
+            f"{field}.labels is {least:g} to {most:g}, but the test grades of {quoted(task)} go from {low:g} "
+            f"to {high:g}, so differences from predictions mean nothing; give the lowest and the highest "
+            f"grade of their scale, as in labels: [{low:g}, {high:g}]"
+        )
 
 
 def scaled(config: Residuals, predictions: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:

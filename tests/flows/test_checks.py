@@ -90,6 +90,14 @@ def twice(content: Content, folder: Path) -> None:
     content["probes"] = {"p": probes, "q": probes}
 
 
+def residuals(labels: list[float]) -> Change:
+    def apply(content: Content, folder: Path) -> None:
+        tasks(graded, {"kind": "embed", "method": "mean"})(content, folder)
+        content["report"] = {"title": "t", "residuals": [{"method": "method", "labels": labels}]}
+
+    return apply
+
+
 def damaged(content: Content, folder: Path) -> None:
     copy = folder / "backbone"
     shutil.copytree(content["backbone"]["source"], copy)
@@ -254,6 +262,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a range upside down": (
         tasks(graded, {**FROZEN, "label_range": [5, 5]}),
         "label_range goes from 5 to 5",
+    ),
+    "residuals of grades outside their scale": (
+        residuals([0, 5]),
+        r"residuals.0.labels is 0 to 5, but the test grades of 'task' go from 0 to 7, .* labels: \[0, 7\]",
+    ),
+    "residuals of grades on another scale": (
+        residuals([0, 100]),
+        "residuals.0.labels is 0 to 100, but the test grades of 'task' go from 0 to 7",
     ),
     "encoders for a head without": (
         pretrained({"kind": "cosine_mlp"}),
