@@ -17,6 +17,7 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.keys import KEY_LENGTH
+from permafrost.storage.replica import public_name
 
 STORE = "store"
 """The stage that finds the identity of such a store."""
@@ -118,8 +119,8 @@ def backbone_place(home: Path, source: str) -> str:
         return str(ArtifactStore(home).open(parse_ref(source)) / MODEL)
     except NotFoundError as error:
         raise NotFoundError(
-            f"the adapted backbone {source} is not under {home} any more; run its experiment again, which "
-            "trains nothing that is still there, or say where a copy of its folder is"
+            f"the adapted backbone {source} is not under {public_name(home)} any more; run its experiment again, "
+            "which trains nothing that is still there, or say where a copy of its folder is"
         ) from error
 
 

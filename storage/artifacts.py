@@ -29,7 +29,7 @@ from permafrost.storage.durable import (
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, RemovedError
 from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import fetch_missing, replica_of
+from permafrost.storage.replica import fetch_missing, public_name, replica_of
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 from permafrost.storage.spent import spent_before
 
@@ -324,7 +324,7 @@ class ArtifactStore:
         found = [p.parent for p in sorted(self._manifests(stage, key))]
         if not found:
             raise NotFoundError(
-                f"no artifact begins with {quoted(name)} under {self.root}; see 'permafrost ls'"
+                f"no artifact begins with {quoted(name)} under {public_name(self.root)}; see 'permafrost ls'"
             )
         if len(found) > 1:
             names = ", ".join(f"{p.parent.name}/{p.name[:12]}" for p in found[:4])

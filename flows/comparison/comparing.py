@@ -24,6 +24,7 @@ from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.keys import KEY_LENGTH
 from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 
 RESULTS = "results.parquet"
 _COLUMNS = ("method", "task", "seed", "role", "metric", "test", "key")
@@ -117,8 +118,8 @@ def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[Artifact
         ref = artifacts.find(source)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{quoted(source)} is neither a file nor an experiment that ran under {home} (there are "
-            f"{', '.join(runs) or 'none'}) nor an artifact there; see 'permafrost ls'"
+            f"{quoted(source)} is neither a file nor an experiment that ran under {public_name(home)} "
+            f"(there are {', '.join(runs) or 'none'}) nor an artifact there; see 'permafrost ls'"
         ) from error
     if ref.stage != "report":
         raise InputError(

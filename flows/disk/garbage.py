@@ -36,7 +36,7 @@ from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
 from permafrost.storage.keys import KEY_VERSION
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import public_name, replica_of
 
 Older = Literal["keep", "remove"]
 
@@ -242,8 +242,8 @@ def _found(home: Path, asked: Asked) -> Garbage:
             roots.add(str(artifacts.find(name)))
     if not roots and not stores and asked.limits == Limits():
         raise InputError(
-            f"no experiment has finished under {home} and nothing is named with --keep, so everything would "
-            f"go; run an experiment first, or delete the folder yourself"
+            f"no experiment has finished under {public_name(home)} and nothing is named with --keep, so "
+            "everything would go; run an experiment first, or delete that home yourself"
         )
     used = _reachable(artifacts, roots, stores)
     manifests = _dependents_first(list(artifacts.all()))

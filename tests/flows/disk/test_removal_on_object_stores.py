@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from permafrost.flows.comparison.comparing import read_side
 from permafrost.flows.disk.garbage import collect
 from permafrost.flows.records.runs import RunRecord, write_run
 from permafrost.storage import replica
+from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import STALE_S
+from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.gate import pass_gate, removing
@@ -168,3 +171,19 @@ def test_a_run_of_another_machine_waits_for_gc_and_sees_what_is_left(
     assert happened == ["recorded", "removed", "looks: False"]
     # Of the home as it was when it was opened, before the run began.
     assert str(UNUSED.ref) not in collect(here, []).names
+
+
+def test_messages_name_the_object_store_and_no_folder_of_this_machine(machines: Machines) -> None:
+    home = machines.new()
+    artifacts = ArtifactStore(home)
+    asked = {
+        "no experiment has finished": lambda: collect(home, []),
+        "no artifact begins with": lambda: artifacts.find("fit/0123"),
+        "is neither a file nor": lambda: read_side("missing", home),
+        "the adapted backbone": lambda: backbone_place(home, f"adapt/{'0' * 32}"),
+    }
+    for says, ask in asked.items():
+        with pytest.raises((InputError, NotFoundError), match=says) as refused:
+            ask()
+        assert URL in str(refused.value)
+        assert str(home) not in str(refused.value)
