@@ -123,8 +123,9 @@ def chosen_part(
     """The part of a store that is wanted, and the corpus that was named.
 
     Raises:
-        InputError: both homes are the same, or a name fits several; or the part is too large for the hub, or
-            would replace a README there.
+        InputError: both homes are the same, or a name fits several; or the corpus was made by a version that
+            names corpora in another way; or the part is too large for the hub, or would replace a README
+            there.
         NotFoundError: a name fits nothing.
         CorruptDataError: the store cannot be opened, or is damaged.
     """
@@ -134,6 +135,8 @@ def chosen_part(
         )
     store, artifacts = chosen_store(source, wanted.store), ArtifactStore(source)
     corpus = None if wanted.corpus is None else _corpus(source, artifacts, wanted.corpus)
+    if corpus is not None and not _is_whole(ArtifactStore(target), corpus):
+        _require_current(artifacts, corpus)
     digests = None if corpus is None else _digests(artifacts.open(corpus) / _TEXTS)
     part = part_of(store, wanted.arrays, digests)
     if form == "dataset":
@@ -150,7 +153,7 @@ def copy_corpus(source: Path, target: Path, ref: ArtifactRef) -> None:
         InputError: it was made by a version that names corpora in another way.
     """
     there, here = ArtifactStore(source), ArtifactStore(target)
-    if here.is_done(ref) and not here.problems(ref):
+    if _is_whole(here, ref):
         return
     manifest = there.manifest(ref)
     if odd := [name for name in manifest.files if PurePosixPath(name).name != name]:
@@ -158,11 +161,7 @@ def copy_corpus(source: Path, target: Path, ref: ArtifactRef) -> None:
             f"{ref} names the file {quoted(odd[0])}, which no corpus has; it was not copied"
         )
     folder = there.open(ref)
-    if manifest.spec.ref != ref:
-        raise InputError(
-            f"{ref} was made by a version of permafrost that names corpora in another way; its features were "
-            "copied, the corpus was not. Run its experiment here, which makes it anew"
-        )
+    _require_current(there, ref)
     if here.is_done(ref):
         here.remove(ref)  # damaged
     with here.publishing(manifest.spec, manifest.provenance) as draft:
@@ -179,6 +178,19 @@ def copy_corpus(source: Path, target: Path, ref: ArtifactRef) -> None:
                     f"{name} of {ref} did not arrive as its manifest says; nothing of the corpus was kept. "
                     "Run the same command again"
                 )
+
+
+def _is_whole(artifacts: ArtifactStore, ref: ArtifactRef) -> bool:
+    return artifacts.is_done(ref) and not artifacts.problems(ref)
+
+
+def _require_current(artifacts: ArtifactStore, ref: ArtifactRef) -> None:
+    if artifacts.manifest(ref).spec.ref != ref:
+        raise InputError(
+            f"{ref} was made by a version of permafrost that names corpora in another way; nothing of it was "
+            "copied. Run its experiment again, which makes it anew, or leave --corpus out, which copies the "
+            "features of all texts"
+        )
 
 
 def chosen_store(home: Path, name: str | None) -> FeatureStore:

@@ -119,8 +119,8 @@ def backbone_place(home: Path, source: str) -> str:
         return str(ArtifactStore(home).open(parse_ref(source)) / MODEL)
     except NotFoundError as error:
         raise NotFoundError(
-            f"the adapted backbone {source} is not under {public_name(home)} any more; run its experiment again, "
-            "which trains nothing that is still there, or say where a copy of its folder is"
+            f"the adapted backbone {source} is not under {public_name(home)} any more; run its "
+            "experiment again, which trains nothing that is still there, or say where a copy of its folder is"
         ) from error
 
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import permafrost
+from permafrost.storage import artifacts
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
@@ -64,6 +65,18 @@ def test_a_task_of_another_home_is_pulled_and_pushed_on(
     assert "0 cells were there already" in told
     assert "copied 0 cells" in cli("push", store.store_id[:8], "--to", "s3://bucket/lab")
     assert "every checksum" in cli.without_home("verify", "--home", "s3://bucket/lab")
+
+
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_corpus_that_another_version_named_is_refused_before_anything_is_copied(
+    cli: Cli, there: Path, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(artifacts, "KEY_VERSION", artifacts.KEY_VERSION + 1)
+    asked = ("pull", "--from", str(there), "--arrays", "hidden/2")
+    said = cli(*asked, "--corpus", "ratio 0.2", *how, code=2)
+    assert "names corpora in another way; nothing of it was copied" in said
+    assert all_stores(cli.home) == []
+    cli(*asked, *how)
 
 
 def test_the_same_in_python(tmp_path: Path) -> None:
