@@ -39,6 +39,14 @@ class Claim(_Config):
     """The smallest difference that is printed for it, in points (metric x 100). Where ours is within noise
     and half of its interval is wider than that, the test set is too small to say anything."""
 
+    @model_validator(mode="after")
+    def _is_of_others(self) -> "Claim":
+        if self.higher in self.lower:
+            raise ValueError(
+                f"higher is {quoted(self.higher)}, and so is one of 'lower'; name others"
+            )
+        return self
+
     @property
     def methods(self) -> tuple[str, ...]:
         """All that it names."""
@@ -85,6 +93,9 @@ class SameBest(_Config):
                 f"by names {len(self.by)} methods and of {len(self.of)}; give one of each for every setting, "
                 "in the same order"
             )
+        for field, names in (("by", self.by), ("of", self.of)):
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ValueError(f"{field} names {quoted(twice)} twice; give one for every setting")
         return self
 
 

@@ -127,7 +127,10 @@ def _same_best(
     picked by the very scores that are compared, which favours the contrary."""
     # By the tasks that all that were run share, so that none is better for an easier task.
     given = {i: rows[name] for i, name in enumerate(claim.by) if name in rows}
-    shared = [p for p in range(len(table.columns)) if all(row.entries[p] for row in given.values())]
+    if len(given) < len(claim.by):
+        given = {}  # The missing one might be the best.
+    columns = range(len(table.columns)) if given else ()
+    shared = [p for p in columns if all(row.entries[p] for row in given.values())]
     found = {i: _mean(row, shared) for i, row in given.items()} if shared else {}
     chosen = claim.of[max(found, key=lambda i: found[i])] if found else claim.of[0]
     others = [name for name in claim.of if name != chosen]
@@ -160,14 +163,17 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     counted = range(len(table.columns))
     if claim.over == "mean" and not claim.tasks:
-        # The mean that the table prints, if there is one.
-        counted = next((a.columns for a in table.averages if a.heading == "mean"), counted)
+        # The mean that the table prints; without one, there is none of metrics that differ.
+        alone = counted if len(counted) == 1 else ()
+        counted = next((a.columns for a in table.averages if a.heading == "mean"), alone)
     tasks = claim.tasks or tuple(dict.fromkeys(table.columns[i].task for i in counted))
     places = {t: [i for i in counted if table.columns[i].task == t] for t in tasks}
     for other in others:
         pair = rows.get(first), rows.get(other)
         if claim.over == "mean":
             run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
+            if claim.tasks and not all(any(_both(pair, i) for i in p) for p in places.values()):
+                run = []  # Not of the tasks that it is said of.
             n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
             yield _compared(claim, f"mean of {n}", first, other, table, pair, run, config)
             continue

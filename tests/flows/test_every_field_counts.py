@@ -113,6 +113,8 @@ def made(kind: type[BaseModel]) -> BaseModel:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     if kind is PairFitConfig:
         return kind.model_validate({"seed": 0, "head": {"kind": "cosine_mlp"}})
+    if kind is EmbedConfig:  # whose layers are chosen by something
+        return kind.model_validate({"layers": "auto"})
     if kind is LayerProbeConfig:  # a method that pools both kinds of tensor
         return kind.model_validate({"method": "mean"})
     needed = NEEDED | {"name": NAMES.get(kind)}

@@ -392,6 +392,51 @@ def test_a_best_setting_of_what_was_not_run_is_not_known(tmp_path: Path) -> None
     assert result.outcome == "not run"
 
 
+def test_a_best_setting_of_which_one_was_not_run_is_not_known(tmp_path: Path) -> None:
+    """The missing one might be the best."""
+    results = read_results(at_settings(tmp_path, probe=(0.6, 0.9, 0.7), a=(0.6, 0.9, 0.7)))
+    table = annotated(tabulate(results), results, REPORT)
+    of = ("head 0", "head 1", "head 2")
+    said = SameBest(kind="same_best", says="c", by=("probe 0", "probe 1", "gone"), of=of)
+    (result,) = claim_results([said], table, REPORT.bootstrap, NO_CURVES)
+    assert {c.outcome for c in result.comparisons} == {"not run"}
+
+
+def test_a_mean_is_of_all_tasks_that_the_claim_names(tmp_path: Path) -> None:
+    cells = [cell(tmp_path, m, PAIR[m], t, i) for t in "ab" for i, m in enumerate(PAIR)]
+    (both,) = came_of(cells, over="mean", tasks=("a", "b")).comparisons
+    assert (both.on, both.value is None) == ("mean of 2 tasks", False)
+    (lacking,) = came_of(cells[:3], over="mean", tasks=("a", "b")).comparisons
+    assert lacking.outcome == "not run"
+
+
+def test_there_is_no_mean_of_metrics_that_differ(tmp_path: Path) -> None:
+    cells = [
+        scored_cell(
+            *(tmp_path, method, LABELS, answers(right, LABELS, i)), task=task, metric=metric
+        )
+        for task, metric in (("a", "accuracy"), ("b", "mcc"))
+        for i, (method, right) in enumerate(PAIR.items())
+    ]
+    (one,) = came_of(cells, over="mean").comparisons
+    assert (one.value, one.outcome) == (None, "not run")
+    (named,) = came_of(cells, over="mean", tasks=("a",)).comparisons
+    assert named.outcome == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        ({"higher": "x", "lower": ["y", "x"]}, "higher is 'x', and so is one of 'lower'"),
+        ({"kind": "same_best", "by": ["x", "y"], "of": ["z", "z"]}, "of names 'z' twice"),
+        ({"kind": "same_best", "by": ["x", "x"], "of": ["y", "z"]}, "by names 'x' twice"),
+    ],
+)
+def test_a_method_is_not_held_against_itself(claim: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        ReportConfig.model_validate({"title": "t", "claims": [{"says": "c", **claim}]})
+
+
 def test_a_best_setting_needs_the_same_settings() -> None:
     with pytest.raises(ValueError, match="by names 2 methods and of 3; give one of each"):
         SameBest(kind="same_best", says="c", by=("a", "b"), of=("c", "d", "e"))
