@@ -9,22 +9,16 @@ from permafrost.storage.quoting import quoted
 
 
 def check_claims(
-    claims: Sequence[AnyClaim],
-    methods: Mapping[str, Method],
-    probes: Mapping[str, Probe],
-    tasks: Sequence[str],
+    claims: Sequence[AnyClaim], methods: Mapping[str, Method], probes: Mapping[str, Probe]
 ) -> None:
     """Check the names in `report.claims`.
 
     Raises:
-        ValueError: a method, a probe, a curve of a probe or a task is not there; pydantic makes its own error
-            of it.
+        ValueError: a method, a probe or a curve of a probe is not there; pydantic makes its own error of it.
     """
-    known_tasks = dict.fromkeys(tasks)
     for number, claim in enumerate(claims):
         wanted: list[tuple[str, str, Mapping[str, object]]]
         wanted = [("method", name, methods) for name in claim.methods]
-        wanted += [("task", name, known_tasks) for name in claim.tasks]
         for probe, curve in claim.curves:
             wanted.append(("probe", probe, probes))
             if probe in probes:

@@ -103,14 +103,6 @@ def test_claims_are_about_methods_of_the_experiment() -> None:
     assert "report.claims.0 names the method 'means'; there are mean, GLOT" in said
 
 
-def test_claims_are_about_tasks_of_the_experiment() -> None:
-    """Over a mean, one that was misspelt fell out of it, and the others confirmed the claim."""
-    said = refused(
-        "report.claims=[{says: c, higher: GLOT, lower: [mean], over: mean, tasks: [ratio 0.5, ratio 5]}]"
-    )
-    assert "report.claims.0 names the task 'ratio 5'; there are ratio 0.2, ratio 0.5" in said
-
-
 def test_a_wrong_field_of_a_plug_in_is_named_too(tmp_path: Path) -> None:
     from tests.flows.test_plugins import HEAD
 

@@ -407,7 +407,8 @@ def test_a_mean_is_of_all_tasks_that_the_claim_names(tmp_path: Path) -> None:
     (both,) = came_of(cells, over="mean", tasks=("a", "b")).comparisons
     assert (both.on, both.value is None) == ("mean of 2 tasks", False)
     (lacking,) = came_of(cells[:3], over="mean", tasks=("a", "b")).comparisons
-    assert lacking.outcome == "not run"
+    (misspelt,) = came_of(cells, over="mean", tasks=("a", "bb")).comparisons
+    assert lacking.outcome == misspelt.outcome == "not run"
 
 
 def test_there_is_no_mean_of_metrics_that_differ(tmp_path: Path) -> None:
