@@ -103,10 +103,16 @@ class FeatureStore:
             backbone=dict(backbone),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
-        create_durably(root / "features.zarr" / ZARR_JSON, json_bytes(ZARR_GROUP))
-        if not create_record(root, record):
-            return cls._reopen(root, identity, sizes)
-        return cls(root, record)
+        try:
+            create_durably(root / "features.zarr" / ZARR_JSON, json_bytes(ZARR_GROUP))
+            if create_record(root, record):
+                return cls(root, record)
+        except FileNotFoundError:
+            # Another process has created it meanwhile; its writer removes all drafts, ours too, and writes
+            # what they were for.
+            if not has_record(root):
+                raise
+        return cls._reopen(root, identity, sizes)
 
     @classmethod
     def _reopen(cls, root: Path, identity: StoreIdentity, sizes: StoreSizes) -> "FeatureStore":

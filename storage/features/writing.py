@@ -131,7 +131,10 @@ def remove_ended_lock(store: FeatureStore) -> None:
 
 
 def _is_in_place(fd: int, path: Path) -> bool:
-    return path.exists() and os.path.samestat(os.fstat(fd), path.stat())
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:

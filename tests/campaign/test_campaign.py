@@ -49,7 +49,7 @@ def campaign(folder: Path, fault: str, n: int) -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     found = [entry for entry in entries if entry["fault"] == fault]
     failures = [entry["failure"] for entry in found if entry["failure"] is not None]
-    assert done.returncode == 0, (failures, done.stderr[-2000:])
+    assert done.returncode == 0, "\n".join([*failures, done.stderr[-2000:]])
     return found
 
 

@@ -294,5 +294,37 @@ def test_a_process_that_creates_a_store_late_takes_the_one_that_is_there(
     assert zarr.open_group(late.zarr_path, mode="r").attrs["store_id"] == late.store_id
 
 
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("path", ["features.zarr/zarr.json", "store.json", "copies/store.json"])
+def test_a_process_whose_drafts_another_writer_removes_while_it_creates_the_store_opens_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, links: bool
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", _no_links)
+    flush, made = os.fsync, list[SmallStore]()
+    folder, name = os.path.split(path)
+
+    def flush_late(fd: int) -> None:
+        """The draft of this file is flushed, and has not its name yet, when the other one begins to write."""
+        draft = Path(f"/proc/self/fd/{fd}").readlink()
+        if (
+            not made
+            and draft.name.startswith(f".draft-{name}")
+            and str(draft.parent).endswith(folder)
+        ):
+            monkeypatch.setattr(os, "fsync", flush)
+            made.append(new_store(tmp_path))
+            made[0].add(["one", "other"], [3, 4])
+            assert not draft.exists()
+        flush(fd)
+
+    monkeypatch.setattr(os, "fsync", flush_late)
+    late = new_store(tmp_path).store
+    assert made
+    assert late.record == made[0].store.record
+    assert verify(late, SilentProgress()) == []
+    assert copy_path(late.root).read_bytes() == record_path(late.root).read_bytes()
+
+
 def _no_links(*_: object, **__: object) -> None:
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
