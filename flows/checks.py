@@ -26,7 +26,8 @@ def check(
     the home show: splits, columns, labels, layers, devices.
 
     Corpora that are not published are read into memory and kept in the returned context, so that what was
-    checked is what runs. What is published already is not checked. Nothing is written.
+    checked is what runs. What is published already is not checked, but against the scales that
+    `report.residuals` names. Nothing is written.
 
     Args:
         nodes: of the experiment.
@@ -56,8 +57,13 @@ def _check_residuals(nodes: ExperimentGraph, context: Preview) -> None:
     e = nodes.experiment
     for number, held in enumerate(e.report.residuals):
         for task in dict.fromkeys(c.task for c in e.cells if c.method == held.method):
-            corpus = context.corpus(corpus_input(nodes.corpora[task]))
-            if corpus.task == "similarity" and "test" in corpus.splits:
+            source = corpus_input(nodes.corpora[task])
+            is_named = not held.tasks or task in held.tasks
+            is_graded = e.tasks[task].task_kind == "similarity"
+            if not (is_named and is_graded and context.is_known(source)):
+                continue
+            corpus = context.corpus(source)
+            if "test" in corpus.splits:
                 labels = corpus.split("test").column("label").to_numpy()
                 require_scale(held, labels, f"report.residuals.{number}", task)
 

@@ -231,6 +231,12 @@ class Experiment(BaseModel):
                     f"report.residuals.{number} names the method {quoted(held.method)}; there are "
                     f"{', '.join(self.methods)}"
                 )
+            scored = self.tasks_of(held.method)
+            if unknown := [task for task in held.tasks if task not in scored]:
+                raise ValueError(
+                    f"report.residuals.{number} names the task {quoted(unknown[0])}; "
+                    f"{quoted(held.method)} is scored on {', '.join(scored)}"
+                )
         check_adapted(
             self.adapted, Tunings(self.methods, self.tasks_of, self.seeds_of, self.all_recipes)
         )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from permafrost.flows.dataset_folder import require_card_place, require_hub_limits, write_card
 from permafrost.flows.records.history import histories
 from permafrost.flows.records.listing import list_artifacts
-from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, Manifest
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.parts import EVERY_ARRAY, StorePart, TransferPlan, part_of
 from permafrost.storage.features.store import FeatureStore, store_folders
@@ -135,8 +135,8 @@ def chosen_part(
         )
     store, artifacts = chosen_store(source, wanted.store), ArtifactStore(source)
     corpus = None if wanted.corpus is None else _corpus(source, artifacts, wanted.corpus)
-    if corpus is not None and not _is_whole(ArtifactStore(target), corpus):
-        _require_current(artifacts, corpus)
+    if corpus is not None and not ArtifactStore(target).is_done(corpus):
+        _require_copyable(artifacts, corpus)
     digests = None if corpus is None else _digests(artifacts.open(corpus) / _TEXTS)
     part = part_of(store, wanted.arrays, digests)
     if form == "dataset":
@@ -155,13 +155,8 @@ def copy_corpus(source: Path, target: Path, ref: ArtifactRef) -> None:
     there, here = ArtifactStore(source), ArtifactStore(target)
     if _is_whole(here, ref):
         return
-    manifest = there.manifest(ref)
-    if odd := [name for name in manifest.files if PurePosixPath(name).name != name]:
-        raise CorruptDataError(
-            f"{ref} names the file {quoted(odd[0])}, which no corpus has; it was not copied"
-        )
     folder = there.open(ref)
-    _require_current(there, ref)
+    manifest = _require_copyable(there, ref)
     if here.is_done(ref):
         here.remove(ref)  # damaged
     with here.publishing(manifest.spec, manifest.provenance) as draft:
@@ -184,13 +179,20 @@ def _is_whole(artifacts: ArtifactStore, ref: ArtifactRef) -> bool:
     return artifacts.is_done(ref) and not artifacts.problems(ref)
 
 
-def _require_current(artifacts: ArtifactStore, ref: ArtifactRef) -> None:
-    if artifacts.manifest(ref).spec.ref != ref:
+def _require_copyable(artifacts: ArtifactStore, ref: ArtifactRef) -> Manifest:
+    """The manifest of a corpus that has its files beside each other, and the name that it would get."""
+    manifest = artifacts.manifest(ref)
+    if odd := [name for name in manifest.files if PurePosixPath(name).name != name]:
+        raise CorruptDataError(
+            f"{ref} names the file {quoted(odd[0])}, which no corpus has; it was not copied"
+        )
+    if manifest.spec.ref != ref:
         raise InputError(
             f"{ref} was made by a version of permafrost that names corpora in another way; nothing of it was "
             "copied. Run its experiment again, which makes it anew, or leave --corpus out, which copies the "
             "features of all texts"
         )
+    return manifest
 
 
 def chosen_store(home: Path, name: str | None) -> FeatureStore:

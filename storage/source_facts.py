@@ -9,7 +9,6 @@ import ast
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -212,35 +211,43 @@ def _digest(statements: Sequence[ast.stmt]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class _FormattedStrings(ast.NodeTransformer):
-    """f-strings as calls with their parts: versions of Python write other quotes around and inside them."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
-        parts, text = list[ast.expr](), ""
-        for value in node.values:
-            if isinstance(value, ast.Constant):
-                text += cast(str, value.value)
-                continue
-            parts += [ast.Constant(text), cast(ast.expr, self.visit(value))]
-            text = ""
-        return ast.Call(ast.Name("f"), [*parts, ast.Constant(text)], [])
-
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Tuple:
-        spec = ast.Constant(None) if node.format_spec is None else self.visit(node.format_spec)
-        return ast.Tuple([self.visit(node.value), ast.Constant(node.conversion), spec])
-
-
 def _without_docstrings(statement: ast.stmt) -> ast.stmt:
-    copy = cast(ast.stmt, _FormattedStrings().visit(deepcopy(statement)))
-    for node in ast.walk(copy):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            kept = [s for s in cast(list[ast.stmt], body) if not _is_string(s)]
-            node.body = kept or [ast.Pass()]  # pyright: ignore[reportAttributeAccessIssue]
+    """A copy of a statement as its digest reads it, with f-strings as calls with their parts."""
+    copy = syntax_tree(ast.unparse(statement)).body[0]
+    # Not by recursion, whose depth a long `elif` would use up.
+    left: list[ast.AST] = [copy]
+    while left:
+        node = left.pop()
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                several = [_without_f(v) for v in cast(list[object], value)]
+                if name == "body":
+                    several = [v for v in several if not _is_string(v)] or [ast.Pass()]
+                setattr(node, name, several)
+            else:
+                setattr(node, name, _without_f(value))
+        left.extend(ast.iter_child_nodes(node))
     return copy
 
 
-def _is_string(node: ast.stmt) -> bool:
+def _without_f(node: object) -> object:
+    """An f-string as a call with its parts: versions of Python write other quotes around and inside it."""
+    if isinstance(node, ast.FormattedValue):
+        spec = ast.Constant(None) if node.format_spec is None else node.format_spec
+        return ast.Tuple([node.value, ast.Constant(node.conversion), spec])
+    if not isinstance(node, ast.JoinedStr):
+        return node
+    parts, text = list[ast.expr](), ""
+    for value in node.values:
+        if isinstance(value, ast.Constant):
+            text += cast(str, value.value)
+            continue
+        parts += [ast.Constant(text), value]
+        text = ""
+    return ast.Call(ast.Name("f"), [*parts, ast.Constant(text)], [])
+
+
+def _is_string(node: object) -> bool:
     """A bare string statement: a docstring, or the documentation of a field."""
     return (
         isinstance(node, ast.Expr)

@@ -1,7 +1,7 @@
 """Test texts that also occur in train, scores on the test examples without any, and examples of dev that are
 in another split too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -37,15 +37,50 @@ def overlap_metrics(
         examples that are in dev with all their texts, so that what is chosen on dev is chosen on test, and
         `dev_in_train`, that of dev in train; None without these splits.
     """
-    seen, dev = train_texts(examples), _keys(_sides(examples, "dev"))
-    shared = {
-        "test_in_dev": _share_in(_keys(sides), dev),
-        "dev_in_train": _share_in(dev, _keys(_sides(examples, "train"))),
+    seen = train_texts(examples)
+    clean = None
+    if len(seen):
+        clean = np.array(~np.isin(np.stack(sides), seen).any(axis=0), np.bool_)
+    train, dev = (_keys(_sides(examples, split)) for split in ("train", "dev"))
+    return _metrics(clean, {"train": train, "dev": dev, "test": _keys(sides)}, measure)
+
+
+def overlap_of_cases(
+    cases: Mapping[str, Sequence[NDArray[np.int64]]],
+    measure: Callable[[NDArray[np.bool_]], float | None],
+) -> dict[str, float | int | None]:
+    """`overlap_metrics` of cases of any number of texts, whose order says nothing.
+
+    Args:
+        cases: the texts of each case of train, dev and test; none where there is no such split.
+        measure: the score on the test cases of a boolean mask; None if there are too few.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
+    keys = {
+        split: np.array(
+            [numbers.setdefault(tuple(np.unique(c).tolist()), len(numbers)) for c in of_split],
+            np.int64,
+        )
+        for split, of_split in cases.items()
     }
-    if not len(seen):
+    clean = None
+    if cases["train"]:
+        seen = np.unique(np.concatenate(cases["train"]))
+        clean = np.array([not np.isin(case, seen).any() for case in cases["test"]], np.bool_)
+    return _metrics(clean, keys, measure)
+
+
+def _metrics(
+    clean: NDArray[np.bool_] | None,
+    keys: Mapping[str, NDArray[np.int64]],
+    measure: Callable[[NDArray[np.bool_]], float | None],
+) -> dict[str, float | int | None]:
+    shared = {
+        "test_in_dev": _share_in(keys["test"], keys["dev"]),
+        "dev_in_train": _share_in(keys["dev"], keys["train"]),
+    }
+    if clean is None:
         return {"overlap": None, "n_clean_test": None, "clean_test": None, **shared}
-    is_seen = np.isin(np.stack(sides), seen)
-    clean = np.asarray(~is_seen.any(axis=0), np.bool_)
     return {
         "overlap": float(np.mean(~clean)),
         "n_clean_test": int(clean.sum()),

@@ -63,6 +63,25 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
     return {query: own for query, own in grades.items() if max(own.values()) > 0}
 
 
+def texts_by_split(corpus: GraphCorpus) -> dict[str, list[NDArray[np.int64]]]:
+    """The texts of each case of train, dev and test, in their order; of a search those of its queries with a
+    relevant document, as splits share documents by design."""
+    texts = corpus.items.column("text").to_numpy().astype(np.int64)
+    found: dict[str, list[NDArray[np.int64]]] = {}
+    for split in ("train", *SPLITS):
+        rows = corpus.cases.filter(pc.equal(corpus.cases.column("split"), split))
+        items = rows.column("items").to_pylist()
+        if corpus.documents:
+            is_relevant = rows.column("label").to_numpy() > 0
+            # Judgements of train need not be kept, and dev and test are scored by theirs.
+            asked = {
+                query: None for (query, _), is_one in zip(items, is_relevant, strict=True) if is_one
+            }
+            items = [[q] for q in (asked if split == "train" else relevant_grades(corpus, split))]
+        found[split] = [texts[own] for own in items]
+    return found
+
+
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
     """Raises: InputError: the loss is of another kind of task or number of classes, the model reads the
     relevance of nodes and none was scored, graphs cannot be shuffled, a split is missing (of train only if

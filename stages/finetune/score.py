@@ -5,6 +5,7 @@ and text are read: the second branch plays no part (GT2VEC, D.1).
 """
 
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from permafrost.stages.finetune.cases import SPLITS, Cases, require_cases
+from permafrost.stages.corpus.overlap import overlap_of_cases
+from permafrost.stages.finetune.cases import SPLITS, Cases, require_cases, texts_by_split
 from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
@@ -81,6 +83,7 @@ def score_finetuned(
         return _search(shared, trainee, data, picked)
     found: dict[str, float] = {}
     tables: list[pa.Table] = []
+    are_right = np.zeros(0, np.bool_)
     of_class_1: list[NDArray[np.float64]] = []
     graphs: GraphAttention | None = None
     for split in SPLITS:
@@ -88,7 +91,8 @@ def score_finetuned(
         batch = as_batch(cases)
         z = trainee.embeddings(batch.items).z
         answers, probabilities = trainee.answers(z, batch)
-        found[split] = float(np.mean(answers == cases.labels))
+        are_right = answers == cases.labels
+        found[split] = float(np.mean(are_right))
         shown = _right_items(data, cases)
         texts = data.corpus.items.column("text").to_numpy()[shown]
         tables.append(predictions_table(split, [texts], cases.labels, answers, probabilities))
@@ -106,6 +110,9 @@ def score_finetuned(
         **{f"n_{split}": len(data.cases(split)) for split in SPLITS},
         "majority": majority_rate(test.labels),
         "class_balance": class_balance(test.labels, names) if names else None,
+        **overlap_of_cases(
+            texts_by_split(data.corpus), lambda clean: float(np.mean(are_right[clean]))
+        ),
     }
     shares = None
     if of_class_1:
@@ -128,6 +135,10 @@ def _search(
         **shared,
         **{split: ndcg_at_10(some) for split, some in found.items()},
         **{f"n_{split}": len(some) for split, some in found.items()},
+        **overlap_of_cases(
+            texts_by_split(data.corpus),
+            lambda clean: ndcg_at_10(list(compress(found["test"], clean))),
+        ),
     }
     texts = data.corpus.items.column("text").to_numpy()
     tables = [_searches(split, some, texts) for split, some in found.items()]

@@ -127,6 +127,6 @@ def _units(embeddings: Tensor) -> NDArray[np.float64]:
     return functional.normalize(embeddings.double(), dim=1).numpy()
 
 
-def ndcg_at_10(found: list[Search]) -> float:
+def ndcg_at_10(found: Sequence[Search]) -> float:
     """The mean over queries."""
     return float(np.mean([one.ndcg for one in found]))

@@ -17,7 +17,8 @@ score or of 1, whichever is larger: equal graphs at other rows of a batch differ
 
 def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int) -> int:
     """The choice with the highest score; of several that tie, the one with the lowest hash of seed and text,
-    so that each is as likely, wherever it stands.
+    so that each is as likely, wherever it stands. Equal texts differ by their positions alone, so of these
+    the hash counts the position too.
 
     Args:
         scores: of a question's choices, computed in float32.
@@ -30,5 +31,13 @@ def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int) -> in
     if len(tied) == 1:
         return tied[0]
     return min(
-        tied, key=lambda choice: hashlib.sha256(f"{seed} {digests[choice]}".encode()).digest()
+        tied,
+        key=lambda choice: (
+            _drawn(seed, digests[choice]),
+            _drawn(seed, digests[choice], str(choice)),
+        ),
     )
+
+
+def _drawn(seed: int, *words: str) -> bytes:
+    return hashlib.sha256(" ".join((str(seed), *words)).encode()).digest()

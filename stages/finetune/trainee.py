@@ -122,7 +122,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         """The loss of a batch that is computed whole."""
-        return self._total(self._embed(batch.items, self._precision), batch.cases), len(batch.cases)
+        return self._total(self._embed(batch.items, self._precision), batch), len(batch.cases)
 
     def gradients(
         self, batch: Batch, require_finite: Callable[[Sequence[float]], None]
@@ -136,7 +136,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 return super(GraphTextTrainee, self).gradients(batch, require_finite)
 
             def loss(embedded: Embedded) -> Tensor:
-                value = self._total(embedded, batch.cases)
+                value = self._total(embedded, batch)
                 require_finite([float(value.detach())])
                 return value
 
@@ -160,9 +160,9 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_low):
             return self.model(batch)
 
-    def _total(self, embedded: Embedded, cases: Cases) -> Tensor:
+    def _total(self, embedded: Embedded, batch: Batch) -> Tensor:
         """Equation 6: the task's loss of every branch, weighted, and lambda times the alignment."""
-        config, model = self.config, self.config.model
+        config, model, cases = self.config, self.config.model, batch.cases
         rows = torch.from_numpy(cases.items.data).to(self.device)
         offsets = torch.from_numpy(cases.items.offsets).to(self.device)
         labels = torch.from_numpy(cases.labels).to(self.device)
@@ -175,7 +175,9 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 assert isinstance(loss, VectorLoss)
                 queries, documents = rows.reshape(-1, 2).unbind(1)
                 other = branches[1 - branch] if loss.pairs_across else z
-                value = loss.of(z[queries], other[documents], queries, documents)
+                # Equal texts are the same one to a search, whatever their ids.
+                texts = torch.from_numpy(texts_of(self.data.corpus, batch.items)).to(self.device)
+                value = loss.of(z[queries], other[documents], texts[queries], texts[documents])
             total = total + weight * value
         if model.alignment is not None and embedded.described is not None:
             over = model.aligned or (

@@ -65,6 +65,17 @@ def evaluate(metric: Metric, labels: NDArray[Any], predictions: NDArray[Any]) ->
             return (spearman(a, b) + pearson(a, b)) / 2
 
 
+def evaluate_part(metric: Metric, labels: NDArray[Any], predictions: NDArray[Any]) -> float | None:
+    """`evaluate` of some of the examples; None if their labels do not define the metric: a correlation, also
+    Matthews', needs two that differ, and `f1` one of class 1."""
+    is_defined = True
+    if metric == "f1":
+        is_defined = bool((labels == 1).any())
+    elif metric not in ("accuracy", "mrr"):
+        is_defined = bool(np.ptp(labels) > 0)
+    return evaluate(metric, labels, predictions) if is_defined else None
+
+
 def _from_counts(
     metric: Literal["mcc", "f1"], labels: NDArray[np.int64], predictions: NDArray[np.int64]
 ) -> float:

@@ -1,6 +1,5 @@
 """Tables of a user's graphs from torch-geometric's `Data`."""
 
-import math
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -186,10 +186,11 @@ def _relevance(data: Data, n: int, where: str) -> list[float]:
     if values is None:
         return [0.0] * n
     found = values.reshape(-1).tolist() if isinstance(values, torch.Tensor) else list(values)
-    are_numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in found)
+    are_numbers = all(isinstance(v, int | float) and abs(v) <= LARGEST_RELEVANCE for v in found)
     if len(found) != n or not are_numbers:
         raise InputError(
-            f"{where} has {quoted(found)} as node_relevance, expected {n} finite numbers, one per node"
+            f"{where} has {quoted(found)} as node_relevance, expected {n} finite numbers, one per node, at "
+            f"most ±{LARGEST_RELEVANCE:.4g}"
         )
     return [float(v) for v in found]
 

@@ -20,6 +20,7 @@ from permafrost.stages.graphs.node_types import (
     QUERY_ENTITY,
     QUERY_NODE,
 )
+from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -155,7 +156,7 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
     own = np.flatnonzero(np.array(types) != QUERY_NODE)
     texts = checked_texts(table.column("text").take(own), "text", where, own).to_pylist()
     label = dict(zip(own.tolist(), texts, strict=True))
-    relevance = numbers_of(table, "relevance", where) if numbers else [0.0] * table.num_rows
+    relevance = _relevance(table, where) if numbers else [0.0] * table.num_rows
     rows = zip(*(filled_ids(table, name, where) for name in ("graph", "node")), strict=True)
     graphs: dict[str, TableGraph] = {}
     for row, (graph, node) in enumerate(rows):
@@ -178,6 +179,17 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
         one.types.append(types[row])
         one.relevance.append(relevance[row])
     return graphs
+
+
+def _relevance(table: pa.Table, where: str) -> list[float]:
+    values = numbers_of(table, "relevance", where)
+    for row, value in enumerate(values, start=1):
+        if abs(value) > LARGEST_RELEVANCE:
+            raise InputError(
+                f"row {row} of {where} has the relevance {value:g}, whose absolute value is above "
+                f"{LARGEST_RELEVANCE:.4g}, the largest number of 32 bits; divide all by the same number"
+            )
+    return values
 
 
 def filled_ids(table: pa.Table, name: str, where: str) -> list[str]:

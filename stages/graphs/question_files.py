@@ -143,7 +143,7 @@ def _question(row: Mapping[str, Any], names: Mapping[str, str], number: int) -> 
         _text(text, "question"),
         choices,
         _right(row[names["label"]], labels, choices, names["label"]),
-        gold,
+        gold if gold and gold.strip() else None,
     )
 
 

@@ -6,7 +6,7 @@ graph nor the length of a text, nor both together, tell a match from an exchange
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeGuard
@@ -35,7 +35,12 @@ class Match:
 
 
 def draw_matches(
-    told: Sequence[Match], merged: Sequence[int], n_twos: int, draw: random.Random, where: str
+    told: Sequence[Match],
+    merged: Sequence[int],
+    n_twos: int,
+    draw: random.Random,
+    where: str,
+    shown: Callable[[Triple], Triple],
 ) -> list[tuple[Match, Match]]:
     """Twos of matches of several parts each; no match comes twice, no triple is in both of two.
 
@@ -47,11 +52,12 @@ def draw_matches(
         n_twos: how many.
         draw: every choice is drawn from it.
         where: names the source, for messages.
+        shown: a triple as a graph shows it: two that look the same are the same.
 
     Raises:
         InputError: there are too few texts.
     """
-    pool, seen = _Pool(told, draw), set[frozenset[str]]()
+    pool, seen = _Pool(told, draw, shown), set[frozenset[str]]()
     twos: list[tuple[Match, Match]] = []
     for at in range(n_twos):
         two = _draw_two(pool, merged[at % len(merged)], seen)
@@ -96,13 +102,15 @@ def _joined(parts: Sequence[Match]) -> Match:
 class _Pool:
     """Texts not drawn yet."""
 
-    def __init__(self, told: Sequence[Match], draw: random.Random) -> None:
+    def __init__(
+        self, told: Sequence[Match], draw: random.Random, shown: Callable[[Triple], Triple]
+    ) -> None:
         self._all, self._draw = told, draw
         self._left: dict[int, Match] = {}
         # A text may tell of several graphs: it must not be a mismatch to any of them.
         graphs: defaultdict[str, set[Triple]] = defaultdict(set)
         for match in told:
-            graphs[match.text].update(match.triples)
+            graphs[match.text].update(map(shown, match.triples))
         self._told_by = graphs
 
     def take(self, n_triples: int | None, told_of: set[Triple]) -> Match | None:

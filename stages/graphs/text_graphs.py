@@ -32,6 +32,8 @@ EDGES = pa.schema(
     ]
 )
 """`source` and `target` are values of `node` in the same graph."""
+LARGEST_RELEVANCE = float(np.finfo(np.float32).max)
+"""Of a node, as an absolute value."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.aggregations import AGGREGATIONS, Method
-from permafrost.stages.embed.config import EmbedConfig
+from permafrost.stages.embed.config import CHOSEN_LAYERS, EmbedConfig
 from permafrost.stages.embed.features import Features
 from permafrost.stages.embed.layers import embed_ensemble, layer_vectors
 from permafrost.stages.extraction.capture import Index, LayersText
@@ -31,6 +31,9 @@ from permafrost.stages.scoring.similarity import (
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
+
+_WITHOUT_NUMBER = (*CHOSEN_LAYERS, "default", "final", "last")
+"""Names of layers that do not say which ones they are."""
 
 
 class LayerProbeConfig(BaseModel):
@@ -49,7 +52,7 @@ class LayerProbeConfig(BaseModel):
     def _layers_have_numbers(self) -> "LayerProbeConfig":
         _ = self.embed_config  # layers that nothing is called are refused there
         parts = [part.strip() for part in self.layers.split(",")]
-        if named := [part for part in parts if part in ("auto", "default", "final", "last")]:
+        if named := [part for part in parts if part in _WITHOUT_NUMBER]:
             raise ValueError(
                 f"layers is {quoted(self.layers)}, but this probe scores layers by their number, and "
                 f"{named[0]} has none; write all, half, indices or ranges"

@@ -84,12 +84,18 @@ def _by_seed(values: Sequence[str | int | float | bool | None]) -> list[str]:
     return texts[:1] if len(set(texts)) == 1 else texts
 
 
+def what_was_chosen(rows: Sequence[ChoiceRow]) -> str:
+    """Where the choices of these rows were made, for captions."""
+    has_answer = any("answer" in row.choices for row in rows)
+    return "What was chosen on dev" + (" (a constant's answer on train)" if has_answer else "")
+
+
 def choices_table(rows: Sequence[ChoiceRow]) -> PlainTable:
     """What was chosen on dev."""
     fields, _ = choice_fields(rows)
     several = any(len(row.seeds) > 1 for row in rows)
     return PlainTable(
-        "What was chosen on dev; metrics × 100",
+        f"{what_was_chosen(rows)}; metrics × 100",
         ("task", "method", *fields, *(("seeds",) if several else ()), "dev", "test"),
         tuple(
             (

@@ -33,8 +33,9 @@ class Claim(_Config):
     tasks: tuple[str, ...] = ()
     """On which tasks; on all of them if none is named."""
     over: Literal["tasks", "mean"] = "tasks"
-    """Whether it is said of each of the tasks, or of the mean over those that both methods were run on: of
-    `tasks` where they are named, else of those in the mean that the table prints."""
+    """Whether it is said of each of the tasks, or of a mean: over all `tasks` where they are named, else over
+    those that both methods were run on, of the ones in the mean that the table prints. Of metrics that differ
+    there is a mean only where the table prints one (see `averages`)."""
     gap: PositiveFloat | None = None
     """The smallest difference that is printed for it, in points (metric x 100). Where ours is within noise
     and half of its interval is wider than that, the test set is too small to say anything."""

@@ -32,7 +32,8 @@ significant.
 `within noise`: it is not significant. `not testable`: nor is it, and half of its interval is wider than the
 gap that the claim is about.
 `not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
-`not run`: a method is missing; what neither was run on counts only where its task is named.
+`not run`: a method is missing, or a task that is named, or the mean, as the table has none of metrics that
+differ; what neither method was run on counts only where its task is named.
 `holds`, `does not hold`: of curves, whose values are compared as they are."""
 
 
@@ -161,11 +162,10 @@ def _comparisons(
     rows: dict[str, Row],
     config: BootstrapConfig,
 ) -> Iterator[Comparison]:
-    counted = range(len(table.columns))
-    if claim.over == "mean" and not claim.tasks:
-        # The mean that the table prints; without one, there is none of metrics that differ.
-        alone = counted if len(counted) == 1 else ()
-        counted = next((a.columns for a in table.averages if a.heading == "mean"), alone)
+    counted: Sequence[int] = range(len(table.columns))
+    printed = next((a for a in table.averages if a.heading == "mean"), None)
+    if claim.over == "mean" and not claim.tasks and printed is not None:
+        counted = printed.columns
     tasks = claim.tasks or tuple(dict.fromkeys(table.columns[i].task for i in counted))
     places = {t: [i for i in counted if table.columns[i].task == t] for t in tasks}
     for other in others:
@@ -174,6 +174,9 @@ def _comparisons(
             run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
             if claim.tasks and not all(any(_both(pair, i) for i in p) for p in places.values()):
                 run = []  # Not of the tasks that it is said of.
+            is_mixed = printed is not None and printed.metric == "mixed"
+            if len({table.columns[i].metric for i in run}) > 1 and not is_mixed:
+                run = []  # There is no mean of metrics that differ.
             n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
             yield _compared(claim, f"mean of {n}", first, other, table, pair, run, config)
             continue

@@ -163,6 +163,8 @@ class Residuals(_Config):
 
     method: str = Field(min_length=1)
     """Its name in the experiment."""
+    tasks: tuple[str, ...] = ()
+    """On which tasks; on all with graded pairs if none is named. Name them where their scales differ."""
     predictions: tuple[FiniteFloat, FiniteFloat] = (0.0, 1.0)
     """Lowest and highest prediction there can be; (-1, 1) for cosines."""
     labels: tuple[FiniteFloat, FiniteFloat] = (0.0, 5.0)

@@ -11,6 +11,8 @@ TIED = "≈"
 """Marks a method that is not significantly worse than the best of its column."""
 
 _SMALLEST_P = 0.0005
+_PRINTED = 0.0005
+"""The smallest fraction that is not 0.0 times 100, with one decimal."""
 _LEVELS = (0.1, 0.05, 0.01)
 _MOST_PLACES = 12
 
@@ -35,6 +37,11 @@ def hundredths(value: float) -> str:
     """A fraction times 100, with one decimal and a typographic minus."""
     text = f"{100 * value:.1f}"
     return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def share(value: float) -> str:
+    """A share times 100, which is never printed as none if there is some."""
+    return "under 0.1" if 0 < value < _PRINTED else hundredths(value)
 
 
 def signed(value: float) -> str:

@@ -14,14 +14,22 @@ from permafrost.stages.report.alignment import AlignmentCurve
 from permafrost.stages.report.attention_maps import MapGroup, words
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
-from permafrost.stages.report.choices import choice_fields, choice_rows
+from permafrost.stages.report.choices import choice_fields, choice_rows, what_was_chosen
 from permafrost.stages.report.claims import ClaimResult, claim_text, interval_text
 from permafrost.stages.report.clean import clean_table
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import control_findings
 from permafrost.stages.report.costs import CostRow, Extraction
 from permafrost.stages.report.data_table import are_questions, data_rows
-from permafrost.stages.report.entries import DASH, hundredths, magnitude, p_text, seconds, signed
+from permafrost.stages.report.entries import (
+    DASH,
+    hundredths,
+    magnitude,
+    p_text,
+    seconds,
+    share,
+    signed,
+)
 from permafrost.stages.report.errors import TaskErrors
 from permafrost.stages.report.graph_picture import TYPE_NAMES, icon
 from permafrost.stages.report.layers import LayerCurve, layer_tables
@@ -109,6 +117,7 @@ def render(page: Page) -> str:
         "findings": findings,
         "above": [f for f in findings if not f.at_chance and f.entry.mean > f.majority],
         "choices": choices,
+        "what_was_chosen": what_was_chosen(choices),
         "choice_fields": varied,
         "settled": settled,
         "metric_svg": page.svgs["metric"],
@@ -167,6 +176,7 @@ def _template() -> Template:
     )
     environment.filters.update(
         hundredths=lambda value: DASH if value is None else hundredths(value),
+        share=share,
         signed=signed,
         signed_or_dash=lambda value: DASH if value is None else signed(value),
         interval_text=interval_text,

@@ -15,7 +15,7 @@ from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
-from permafrost.stages.report.entries import DASH, TIED, hundredths
+from permafrost.stages.report.entries import DASH, TIED, hundredths, share
 from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.paired import LEAST_TASKS, behind
 from permafrost.stages.report.standing import Standing, standings
@@ -284,7 +284,7 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
     """A note on tasks that share texts between train and test, if there are any."""
-    shared = {c.task: f"{c.task} {hundredths(c.overlap)} %" for c in columns if c.overlap}
+    shared = {c.task: f"{c.task} {share(c.overlap)} %" for c in columns if c.overlap}
     if not shared:
         return ()
     return (
@@ -295,20 +295,18 @@ def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
 
 def dev_overlap_notes(columns: Sequence[Column]) -> tuple[str, ...]:
     """Notes on tasks whose dev is no set of its own."""
-    in_dev = {c.task: f"{c.task} {hundredths(c.test_in_dev)} %" for c in columns if c.test_in_dev}
-    in_train = {
-        c.task: f"{c.task} {hundredths(c.dev_in_train)} %" for c in columns if c.dev_in_train
-    }
+    in_dev = {c.task: f"{c.task} {share(c.test_in_dev)} %" for c in columns if c.test_in_dev}
+    in_train = {c.task: f"{c.task} {share(c.dev_in_train)} %" for c in columns if c.dev_in_train}
     notes: list[str] = []
     if in_dev:
         notes.append(
-            f"Test examples that are in dev too: {'; '.join(in_dev.values())}. Layers, settings and epochs "
-            "were chosen on them, so that their scores are too high."
+            f"Test examples that are in dev too: {'; '.join(in_dev.values())}. What a method chooses on dev "
+            "(a layer, a setting, an epoch) it chooses on them, so that its score is too high."
         )
     if in_train:
         notes.append(
-            f"Dev examples that are in train too: {'; '.join(in_train.values())}. What was chosen on them "
-            "was chosen by what had been learnt."
+            f"Dev examples that are in train too: {'; '.join(in_train.values())}. What a trained method "
+            "chooses on them it chooses by what it has learnt."
         )
     return tuple(notes)
 

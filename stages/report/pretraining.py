@@ -79,7 +79,7 @@ class Depth:
     dev_mse: Float64[np.ndarray, " n_epochs"]
     """Error on held-out texts after the epoch, without dropout."""
     kept_epochs: tuple[int, ...]
-    """The kept epoch of each layer: the first with the smallest error on held-out texts."""
+    """The kept epoch of each layer, see `Pretraining.kept`."""
     kept_train_mse: tuple[float, ...]
     kept_dev_mse: tuple[float, ...]
 
@@ -102,6 +102,8 @@ class Pretraining:
     dev_mse: Float64[np.ndarray, "n_epochs n_layers"]
     """Error of every layer on held-out texts after every epoch."""
     unexplained: tuple[float | None, ...]
+    kept: Literal["each", "together"] = "each"
+    """As in `PretrainingRun`; of several epochs with the smallest error, the first."""
 
 
 def read_pretrainings(runs: Sequence[PretrainingRun]) -> tuple[Pretraining, ...]:
@@ -162,6 +164,7 @@ def _pretraining(run: PretrainingRun) -> Pretraining:
         run.layers,
         dev_EL,
         run.unexplained,
+        run.kept,
     )
 
 

@@ -33,7 +33,7 @@ _CORRELATIONS = {"pearson": pearson, "spearman": spearman}
 _LEAST = 3
 """Fewer pairs have no correlation to speak of."""
 _LEAST_SPAN = 0.25
-"""Share of `labels` that the grades of test span at least: 0 to 1 on a scale of 0 to 5 is another scale."""
+"""Share of the default `labels` that the grades of test span at least: 0 to 1 is another scale."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def residuals(
         of_tasks: dict[str, list[CellResult]] = {}
         for r in results:
             known = corpora.get(r.cell.task)
-            if r.cell.method == config.method and known is not None and known.task == "similarity":
+            is_named = not config.tasks or r.cell.task in config.tasks
+            is_graded = known is not None and known.task == "similarity"
+            if r.cell.method == config.method and is_named and is_graded:
                 of_tasks.setdefault(r.cell.task, []).append(r)
         for task, of_task in of_tasks.items():
             one = _of_task(config, of_task, corpora[task], n_worst)
@@ -142,15 +144,19 @@ def require_scale(
         task: its name.
 
     Raises:
-        InputError: a grade lies outside the scale, or all of them in a small part of it.
+        InputError: a grade lies outside the scale, or all of them in a small part of the default one.
     """
     least, most = config.labels
     low, high = float(labels.min()), float(labels.max())
-    if low < least or high > most or high - low < _LEAST_SPAN * (most - least):
+    # A scale that is given may be wider than what these pairs were graded.
+    is_given = "labels" in config.model_fields_set
+    is_narrow = not is_given and high - low < _LEAST_SPAN * (most - least)
+    if low < least or high > most or is_narrow:
         raise InputError(
             f"{field}.labels is {least:g} to {most:g}, but the test grades of {quoted(task)} go from {low:g} "
             f"to {high:g}, so differences from predictions mean nothing; give the lowest and the highest "
-            f"grade of their scale, as in labels: [{low:g}, {high:g}]"
+            "grade that their scale has, whether or not a pair has it (of several scales, an entry for each "
+            "with its 'tasks')"
         )
 
 

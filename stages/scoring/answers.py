@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.fit.data import Examples, FitData
-from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
+from permafrost.stages.fit.metrics import (
+    METRICS,
+    Metric,
+    class_balance,
+    evaluate,
+    evaluate_part,
+    majority_rate,
+)
 from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import predictions_table
@@ -57,11 +64,7 @@ def answer_metrics(metric: Metric, data: FitData, answered: Answered) -> dict[st
     test, answers = answered["test"]
 
     def measure(clean: NDArray[np.bool_]) -> float | None:
-        labels = test.labels[clean]
-        # Equal labels have no correlation.
-        if data.task == "similarity" and np.ptp(labels) == 0:
-            return None
-        return evaluate(metric, labels, answers.values[clean])
+        return evaluate_part(metric, test.labels[clean], answers.values[clean])
 
     return {
         "metric": metric,

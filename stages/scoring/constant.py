@@ -14,7 +14,14 @@ from pydantic import BaseModel, ConfigDict
 from permafrost.stages.corpus.columns import TaskKind, advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
-from permafrost.stages.fit.metrics import METRICS, Metric, class_balance, evaluate, majority_rate
+from permafrost.stages.fit.metrics import (
+    METRICS,
+    Metric,
+    class_balance,
+    evaluate,
+    evaluate_part,
+    majority_rate,
+)
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
@@ -23,6 +30,9 @@ from permafrost.storage.quoting import quoted
 _SPLITS = ("train", "dev", "test")
 ANSWERED: tuple[TaskKind, ...] = ("classification", "pair_classification", "similarity")
 """Kinds of task that have an answer to repeat."""
+
+_Answered = tuple[NDArray[Any], NDArray[Any]]
+"""Labels and answers."""
 
 
 class ConstantConfig(BaseModel):
@@ -59,20 +69,22 @@ def run_constant(config: ConstantConfig, corpus: Corpus) -> Scores:
     n_classes = len(classes)
     shares = np.bincount(labels["train"].astype(np.int64), minlength=n_classes) if classes else None
 
-    def score(truth: NDArray[np.float64]) -> float:
-        return _score(config.metric, truth, answer, is_class=bool(classes))
+    def answered(labels: NDArray[np.float64]) -> _Answered:
+        return _answered(labels, answer, is_class=bool(classes))
 
     sides = {s: [corpus.split(s).column(c).to_numpy() for c in _columns(corpus)] for s in _SPLITS}
     metrics: dict[str, Any] = {
         "metric": config.metric,
-        **{split: score(labels[split]) for split in ("dev", "test")},
+        **{s: evaluate(config.metric, *answered(labels[s])) for s in ("dev", "test")},
         **{f"n_{split}": len(labels[split]) for split in ("dev", "test")},
         "majority": majority_rate(labels["test"].astype(np.int64)) if classes else None,
         "class_balance": (
             class_balance(labels["test"].astype(np.int64), classes) if classes else None
         ),
         **overlap_metrics(
-            corpus.examples, sides["test"], lambda clean: score(labels["test"][clean])
+            corpus.examples,
+            sides["test"],
+            lambda clean: evaluate_part(config.metric, *answered(labels["test"][clean])),
         ),
         "choice": {"answer": classes[int(answer)] if classes else float(answer)},
         "n_parameters": 0,
@@ -133,14 +145,12 @@ def require_constant(config: ConstantConfig, corpus: Corpus) -> None:
 def _best_class(metric: Metric, labels: NDArray[np.float64]) -> float:
     counts = np.bincount(labels.astype(np.int64))
     frequent_first = map(float, np.argsort(-counts, kind="stable"))
-    return max(frequent_first, key=lambda c: _score(metric, labels, c, is_class=True))
+    return max(frequent_first, key=lambda c: evaluate(metric, *_answered(labels, c, is_class=True)))
 
 
-def _score(metric: Metric, labels: NDArray[np.float64], answer: float, *, is_class: bool) -> float:
+def _answered(labels: NDArray[np.float64], answer: float, *, is_class: bool) -> _Answered:
     answers = np.full(len(labels), answer)
-    if is_class:
-        return evaluate(metric, labels.astype(np.int64), answers.astype(np.int64))
-    return evaluate(metric, labels, answers)
+    return (labels.astype(np.int64), answers.astype(np.int64)) if is_class else (labels, answers)
 
 
 def _columns(corpus: Corpus) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.overlap import overlap_metrics
 from permafrost.stages.fit.logistic import best_regression
-from permafrost.stages.fit.metrics import class_balance, evaluate, majority_rate
+from permafrost.stages.fit.metrics import class_balance, evaluate, evaluate_part, majority_rate
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
 from permafrost.storage.errors import InputError
@@ -142,7 +142,7 @@ def _overlap(
     return overlap_metrics(
         corpus.examples,
         sides,
-        lambda clean: evaluate(metric, labels[clean], guesses[clean]),
+        lambda clean: evaluate_part(metric, labels[clean], guesses[clean]),
     )
 
 

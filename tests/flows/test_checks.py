@@ -90,10 +90,11 @@ def twice(content: Content, folder: Path) -> None:
     content["probes"] = {"p": probes, "q": probes}
 
 
-def residuals(labels: list[float]) -> Change:
+def residuals(labels: list[float], *, only: tuple[str, ...] = ()) -> Change:
     def apply(content: Content, folder: Path) -> None:
         tasks(graded, {"kind": "embed", "method": "mean"})(content, folder)
-        content["report"] = {"title": "t", "residuals": [{"method": "method", "labels": labels}]}
+        held = {"method": "method", "labels": labels, "tasks": only}
+        content["report"] = {"title": "t", "residuals": [held]}
 
     return apply
 
@@ -265,11 +266,15 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "residuals of grades outside their scale": (
         residuals([0, 5]),
-        r"residuals.0.labels is 0 to 5, but the test grades of 'task' go from 0 to 7, .* labels: \[0, 7\]",
+        "residuals.0.labels is 0 to 5, but the test grades of 'task' go from 0 to 7, .* give the lowest",
     ),
-    "residuals of grades on another scale": (
-        residuals([0, 100]),
-        "residuals.0.labels is 0 to 100, but the test grades of 'task' go from 0 to 7",
+    "residuals of grades below their scale": (
+        residuals([1, 7], only=("task",)),
+        "residuals.0.labels is 1 to 7, but the test grades of 'task' go from 0 to 7",
+    ),
+    "residuals of no task of the method": (
+        residuals([0, 7], only=("other",)),
+        "residuals.0 names the task 'other'; 'method' is scored on task",
     ),
     "encoders for a head without": (
         pretrained({"kind": "cosine_mlp"}),

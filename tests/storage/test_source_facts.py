@@ -169,6 +169,18 @@ def test_every_part_of_a_formatted_string_counts(old: str, new: str) -> None:
     assert digest_of(FORMATTED.replace(old, new)) != digest_of(FORMATTED)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if x == 0:\n  y\n" + "".join(f"elif x == {n}:\n  y\n" for n in range(1, 300)),
+        " + ".join("x" * 300),
+    ],
+)
+def test_what_is_nested_deeply_has_a_digest(body: str) -> None:
+    source = "def tell(x, y):\n" + "".join(f"  {line}\n" for line in body.splitlines())
+    assert digest_of(source) != digest_of(source.replace("x", "y"))
+
+
 def test_how_a_formatted_string_is_quoted_or_split_does_not_count() -> None:
     other = FORMATTED.replace(
         """f"there are {', '.join(names)}\"""", """'there ' f'are {", ".join(names)}'"""

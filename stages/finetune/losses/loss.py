@@ -95,8 +95,8 @@ class VectorLoss(GraphTextLoss):
         Args:
             queries: of the pairs.
             documents: of the pairs.
-            query: which query each is, since a query may have several relevant documents.
-            document: which document each is, since several queries may have the same.
+            query: which text each query is, since a query may have several relevant documents.
+            document: which text each document is, since several queries may have the same.
         """
 
 

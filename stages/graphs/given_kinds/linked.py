@@ -8,6 +8,7 @@ from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
 from permafrost.stages.graphs.linked import Linking, Wanted
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 class LinkedGraphs(Linking, GraphsForTexts):
@@ -49,7 +50,8 @@ class LinkedGraphs(Linking, GraphsForTexts):
         return None if self.query is None else rows.others(self.query)
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
-        """Facts are neither linked nor scored; a graph is cut for one choice."""
+        """Facts are neither linked nor scored; a graph is cut for one choice, as large and by the same
+        scores. The triples may be others: a graph of them grows."""
         if source.get("graph_per") == "question":
             raise InputError(
                 "the model was trained on graphs of whole questions with all of their choices (graph_per: "
@@ -60,4 +62,23 @@ class LinkedGraphs(Linking, GraphsForTexts):
                 "the model was trained on texts with facts, which are neither linked nor scored, and graphs "
                 "of kind 'linked' tell them from the question by a column of their own; name it in 'query', "
                 "and that of the choice in 'answer'"
+            )
+        if source.get("graph_per") == "choice" and self.answer is None:
+            raise InputError(
+                "the model was trained on questions with a choice, whose entities are told from those of the "
+                "question, and these graphs name no column of the choice; name it in 'answer'"
+            )
+        for name in ("max_nodes", "max_words"):
+            if (trained := source.get(name, getattr(self, name))) != getattr(self, name):
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, and the model was trained with {trained}; set {name}: "
+                    f"{trained}"
+                )
+        scored = source.get("node_relevance")
+        if scored is not None and self.node_relevance.facts() != scored:
+            kinds = self.node_relevance.kind, scored["kind"]
+            raise InputError(
+                f"node_relevance is {quoted(kinds[0])}, and the model was trained with "
+                + (quoted(kinds[1]) if kinds[0] != kinds[1] else "that of another backbone")
+                + ", by which other nodes are kept and scored otherwise; set it as in training"
             )

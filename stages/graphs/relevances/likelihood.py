@@ -25,7 +25,6 @@ from permafrost.storage.quoting import quoted
 
 _BLOCK = 4096
 """Nodes that are scored before the progress display is told."""
-_LOWEST = float(np.finfo(np.float32).min)
 
 
 class LikelihoodRelevance(Relevance):
@@ -75,6 +74,9 @@ class LikelihoodRelevance(Relevance):
                 progress.advance(len(block))
         finally:
             progress.finish()
+        # A label without tokens, of characters that the tokenizer drops, is as relevant as the least of all.
+        unknown = np.isnan(scores)
+        scores[unknown] = scores[~unknown].min(initial=0.0)
         return np.split(scores, np.cumsum(sizes)[:-1]) if sizes else []
 
 
@@ -90,6 +92,7 @@ class _Prediction:
 
 
 def _likelihoods(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+    """NaN for a label that has no token."""
     # The tokens of one pair share a pass of a decoder.
     passes: dict[tuple[int, ...], list[_Prediction]] = {}
     for pair, (text, label) in enumerate(pairs):
@@ -107,8 +110,7 @@ def _likelihoods(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> NDAr
         owners = [p.pair for _, p in wanted]
         np.add.at(total, owners, log_p.double().cpu().numpy())
         np.add.at(count, owners, 1)
-    # A label without tokens, of characters that the tokenizer drops, is the least relevant there is.
-    mean = np.divide(total, count, out=np.full(len(pairs), _LOWEST), where=count > 0)
+    mean = np.divide(total, count, out=np.full(len(pairs), np.nan), where=count > 0)
     return mean.astype(np.float32)
 
 

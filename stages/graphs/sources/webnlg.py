@@ -128,7 +128,7 @@ class WebnlgPairs(GraphSource):
             draw = random.Random(f"{split} merged={self.merged} n={n_cases} seed={self.seed}")
             ordered = sorted(matches[split], key=lambda match: _hash(self.seed, match))
             where = f"the {split} split of {self.path}"
-            drawn = draw_matches(ordered, self.merged, n_cases // 4, draw, where)
+            drawn = draw_matches(ordered, self.merged, n_cases // 4, draw, where, _shown)
             told_of = [pair for one, other in drawn for pair in _all_four(one, other)]
             draw.shuffle(told_of)
             number = {relation: at for at, relation in enumerate(relations)}
@@ -184,9 +184,15 @@ def _require_new(seen: dict[object, str], split: str, graph: Match, text: str, p
             )
 
 
-def _named(triples: Iterable[tuple[str, str, str]]) -> frozenset[tuple[str, str, str]]:
+def _named(triples: Iterable[RawTriple]) -> frozenset[RawTriple]:
     """A graph by the labels of its nodes, whatever their names are."""
-    return frozenset((label_of(head), name, label_of(tail)) for head, name, tail in triples)
+    return frozenset(map(_shown, triples))
+
+
+def _shown(triple: RawTriple) -> RawTriple:
+    """By labels."""
+    head, name, tail = triple
+    return label_of(head), name, label_of(tail)
 
 
 def _hash(seed: int, match: Match) -> str:

@@ -6,7 +6,9 @@ import pytest
 from scipy import stats
 
 from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
-from permafrost.stages.corpus.overlap import overlap_metrics
+from permafrost.stages.corpus.overlap import overlap_metrics, overlap_of_cases
+from permafrost.stages.fit.metrics import Metric, evaluate, evaluate_part
+from permafrost.stages.scoring.constant import ConstantConfig, run_constant
 from permafrost.stages.scoring.controls import LengthControl, run_control
 from permafrost.stages.scoring.similarity import SimilarityConfig, score_pairs
 from permafrost.storage.keys import text_digest
@@ -74,6 +76,26 @@ def test_dev_that_is_another_split_is_counted_by_whole_examples() -> None:
     assert (found["test_in_dev"], found["dev_in_train"]) == (2 / 5, 1 / 4)
 
 
+def test_cases_of_several_texts_overlap_by_any_of_them_and_are_in_dev_with_all() -> None:
+    texts = {
+        "train": [[0, 1, 2], [3, 4]],
+        "dev": [[2, 1, 0], [5, 6], [7]],
+        "test": [[6, 5], [5, 6, 7], [8, 4], [9], [7]],
+    }
+    cases = {split: [np.array(c) for c in of_split] for split, of_split in texts.items()}
+    assert overlap_of_cases(cases, measured) == {
+        "overlap": 1 / 5,
+        "n_clean_test": 4,
+        "clean_test": 0 + 1 + 3 + 4,
+        "test_in_dev": 2 / 5,
+        "dev_in_train": 1 / 3,
+    }
+    found = overlap_of_cases(cases | {"train": []}, measured)
+    assert found == NOTHING | {"test_in_dev": 2 / 5, "dev_in_train": None}
+    found = overlap_of_cases(cases | {"train": [np.arange(10)], "dev": []}, measured)
+    assert found == {"overlap": 1.0, "n_clean_test": 0, "clean_test": None} | ALONE
+
+
 def graded(test: list[tuple[int, int, float]], train: list[tuple[int, int]]) -> Corpus:
     rows = [("train", a, b, float(i)) for i, (a, b) in enumerate(train)]
     rows += [("test", a, b, g) for a, b, g in test]
@@ -104,6 +126,48 @@ def test_a_clean_part_with_one_label_has_no_correlation() -> None:
     test = [(0, 10, 1.0), (1, 11, 2.0), (2, 12, 2.0)]
     metrics = score_pairs(SimilarityConfig(), vectors, graded(test, [(0, 19)])).metrics
     assert (metrics["n_clean_test"], metrics["clean_test"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "is_defined"),
+    [
+        ("accuracy", [0, 0, 0], True),
+        ("mcc", [0, 0, 0], False),
+        ("mcc", [1, 1, 1], False),
+        ("mcc", [0, 1, 0], True),
+        ("f1", [0, 0, 0], False),
+        ("f1", [1, 1, 1], True),
+        ("spearman_pearson", [2, 2, 2], False),
+        ("spearman", [2, 1, 2], True),
+        ("mrr", [0, 0, 0], True),
+    ],
+)
+def test_a_part_has_no_score_by_a_metric_that_its_labels_do_not_define(
+    metric: Metric, labels: list[int], is_defined: bool
+) -> None:
+    given, answers = np.array(labels), np.array([1, 0, 1])
+    if metric == "mrr":
+        answers = np.array([1, 2, 3])
+    found = evaluate_part(metric, given, answers)
+    assert found == (evaluate(metric, given, answers) if is_defined else None)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc"])
+def test_controls_have_no_correlation_on_a_clean_part_of_one_class(metric: Metric) -> None:
+    texts = tuple("w " * (1 + i) for i in range(8))
+    rows = [(s, i, None, float(i % 2)) for s in ("train", "dev") for i in range(4)]
+    rows += [("test", i, None, float(i % 2)) for i in (0, 1, 4, 6)]
+    columns = {n: list(c) for n, c in zip(EXAMPLES.names, zip(*rows, strict=True), strict=True)}
+    digests = tuple(map(text_digest, texts))
+    table, names = pa.table(columns, EXAMPLES), ("even", "odd")
+    corpus = Corpus(texts, table, "classification", names, digests)
+    results = [
+        run_control(LengthControl.model_validate({"metric": metric}), corpus),
+        run_constant(ConstantConfig(metric=metric), corpus),
+    ]
+    for found in (result.metrics for result in results):
+        assert found["n_clean_test"] == 2
+        assert (found["clean_test"] is None) == (metric == "mcc")
 
 
 def test_controls_tell_it_too() -> None:

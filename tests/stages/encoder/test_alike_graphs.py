@@ -59,6 +59,18 @@ UNLIKE = {
     "linked otherwise": ({"linking": "none"}, "tables", "set linking: none"),
     "facts in the text": ({"with_facts": {"kind": "gold"}}, "linked", "name it in 'query'"),
     "of questions": ({"graph_per": "question"}, "linked", "give graphs of kind 'tables'"),
+    "no choice": ({"graph_per": "choice"}, "linked", "name it in 'answer'"),
+    "larger": (
+        {"max_nodes": 50},
+        "linked",
+        "max_nodes is 200, and the model was trained with 50; set max_nodes: 50",
+    ),
+    "of longer phrases": ({"max_words": 9}, "linked", "trained with 9; set max_words: 9"),
+    "scored": (
+        {"node_relevance": {"kind": "cosine", "backbone": {}}},
+        "linked",
+        "node_relevance is 'none', and the model was trained with 'cosine'",
+    ),
     "no question": ({"query_text": "question"}, "tables", "do not tell it from the text"),
     "triples": ({"query_text": "question"}, None, "do not tell it from the text"),
 }
@@ -84,7 +96,13 @@ def test_triples_are_linked_as_the_graphs_of_training() -> None:
 
 
 def test_facts_are_neither_linked_nor_where_query_nodes_start(tmp_path: Path) -> None:
-    model = fitted(query_text="question", with_facts={"kind": "gold"}, graph_per="choice")
+    model = fitted(
+        query_text="question",
+        with_facts={"kind": "gold"},
+        graph_per="choice",
+        max_nodes=200,
+        node_relevance={"kind": "none"},
+    )
     given = graphs(tmp_path, "linked", query="asked", answer="choice")
     corpus, _ = model.corpus(texts(tmp_path), given, SilentProgress())
     (item,) = corpus.items.to_pylist()

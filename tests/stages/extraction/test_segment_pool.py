@@ -3,10 +3,12 @@
 import json
 import pickle
 import random
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,9 +166,21 @@ def test_arrays_that_are_written_beside_each_other_are_the_same(
     here: Extraction, there: Extraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = here.target("hidden=all,attention_rows=all,hidden=2@mean")
+    threads = dict[str, set[str]]()  # of the pool, whose names have a number
+    for name in ("append", "seal"):
+        whole, of_name = getattr(ShardWriter, name), threads.setdefault(name, set())
+
+        def noted(*args: Any, whole: Any = whole, of_name: set[str] = of_name) -> Any:
+            if (own := threading.current_thread().name).startswith("permafrost-disk_"):
+                of_name.add(own)
+            return whole(*args)
+
+        monkeypatch.setattr(ShardWriter, name, noted)
     in_turn, _ = run(here, target, None)
+    assert not any(threads.values()), threads
     monkeypatch.setitem(segment_pool.WRITERS, "cpu", 4)
     beside, _ = run(there, target, None)
+    assert all(threads.values()), threads
     assert content(in_turn.store) == content(beside.store)
     assert verify(beside.store, SilentProgress()) == []
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from permafrost.stages.finetune.cases import require_cases
+from permafrost.stages.finetune.cases import relevant_grades, require_cases, texts_by_split
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows
@@ -16,7 +16,7 @@ from permafrost.stages.finetune.train import finetune
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
-from tests.stages.finetune.tiny_graphs import ENCODER, config_of, pairs, retrieval
+from tests.stages.finetune.tiny_graphs import ENCODER, config_of, pairs, questions, retrieval
 
 
 def require(corpus: GraphCorpus, description: str = "trained", **changes: object) -> None:
@@ -47,6 +47,26 @@ def test_judgements_of_train_are_not_needed_where_its_cases_are() -> None:
     searched = judged.filter(pc.not_equal(judged.column("split"), "train"))
     assert 0 < searched.num_rows < judged.num_rows
     require(replace(corpus, judgements=searched))
+
+
+def test_texts_of_a_search_are_those_of_its_queries() -> None:
+    corpus = retrieval()
+    judged = corpus.judgements
+    searched = judged.filter(pc.not_equal(judged.column("split"), "train"))
+    for one in (corpus, replace(corpus, judgements=searched)):
+        found = texts_by_split(one)
+        assert [len(found[split]) for split in ("train", "dev", "test")] == [10, 4, 4]
+        words = [one.texts[int(text)] for case in found["test"] for text in case]
+        assert all(text.startswith("never ") for text in words)
+        queries = list(relevant_grades(one, "test"))
+        assert words == [one.texts[one.items.column("text")[q].as_py()] for q in queries]
+
+
+def test_texts_of_a_question_are_those_of_its_choices() -> None:
+    corpus = questions()
+    found = texts_by_split(corpus)
+    assert [len(case) for case in found["dev"]] == [2, 3] * 3
+    assert len({int(text) for cases in found.values() for case in cases for text in case}) == 60
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -106,6 +107,37 @@ def test_scores_do_not_depend_on_the_second_branch(pair: Pairs) -> None:
     found = [score_finetuned(FinetuneScoreConfig(), tuned(result), d) for d in (data, other)]
     assert found[0].metrics == found[1].metrics
     assert found[0].predictions.equals(found[1].predictions)
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_scores_without_the_cases_whose_texts_train_has(pair: Pairs, name: str) -> None:
+    """The first case of test is the first of train, and of a search its query."""
+    corpus = CORPORA[name]()
+    first = {s: corpus.cases.column("split").to_pylist().index(s) for s in ("train", "test")}
+    rows = corpus.cases.to_pylist()
+    rows[first["test"]] |= {"items": rows[first["train"]]["items"]}
+    judged = [
+        j | {"query": row["items"][0], "document": row["items"][1]}
+        for j, row in zip(corpus.judgements.to_pylist(), rows, strict=False)
+    ]
+    corpus = replace(
+        corpus,
+        cases=pa.Table.from_pylist(rows, corpus.cases.schema),
+        judgements=pa.Table.from_pylist(judged, corpus.judgements.schema),
+    )
+    data = data_of(corpus, pair("bert").backbone)
+    result = fit(config_of(corpus, {"kind": "text_only"}, optim={"max_epochs": 1}), data)
+    scored = score_finetuned(FinetuneScoreConfig(), tuned(result), replace(data, live=None))
+    tested = [row for row in scored.predictions.to_pylist() if row["split"] == "test"]
+    others = [
+        row["score"] if name == "retrieval" else row["prediction"] == row["label"]
+        for row in tested[1:]
+    ]
+    metrics = scored.metrics
+    assert metrics["overlap"] == 1 / len(tested)
+    assert metrics["n_clean_test"] == len(others)
+    assert metrics["clean_test"] == pytest.approx(np.mean(others), abs=1e-12)
+    assert (metrics["test_in_dev"], metrics["dev_in_train"]) == (0, 0)
 
 
 @pytest.mark.parametrize("name", CORPORA)

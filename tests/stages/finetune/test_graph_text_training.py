@@ -15,6 +15,8 @@ from permafrost.stages.finetune.identity import identity_of
 from permafrost.stages.finetune.module import Embedded
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
+from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.finetune.graph_text_fits import (
@@ -28,6 +30,7 @@ from tests.stages.finetune.graph_text_fits import (
 )
 from tests.stages.finetune.stopping import Stopped, Stopping
 from tests.stages.finetune.tiny_graphs import (
+    RELATIONS,
     config_of,
     data_of,
     pairs,
@@ -106,6 +109,40 @@ def test_dev_queries_may_search_some_documents_while_training(
     classes = pairs()
     with pytest.raises(InputError, match=r"dev_documents is 5, but the corpus is of kind classif"):
         require_cases(config_of(classes, GT2VEC, optim={"dev_documents": 5}), classes)
+
+
+@pytest.mark.parametrize("repeated", ["left_out", "negative"])
+def test_equal_texts_under_two_ids_are_one_query_and_one_document(
+    pair: Pairs, repeated: str
+) -> None:
+    """Whatever is relevant to one is no negative of the other."""
+
+    def loss(n_ids: int) -> float:
+        graphs = GraphCollector(len(RELATIONS))
+
+        def item(text: str, n: int) -> list[Item]:
+            made = [Item(text, graphs.add(["snow"], [], queries=[0])) for _ in range(n)]
+            return made * (2 // n)
+
+        queries, documents = item("never", n_ids), item("the snow", 2)
+        documents[1] = Item("was under", documents[1].graph)
+        asked = list(zip(queries, documents, strict=True))
+        cases = [Case(s, pair, 1) for s in ("train", "dev", "test") for pair in asked]
+        judged = [Judgement(c.split, c.items[0], c.items[1], 1) for c in cases]
+        searched = Searched(documents, judged)
+        corpus = assemble("unlabelled", cases, graphs, RELATIONS, searched=searched)
+        assert len(corpus.items) == 2 + n_ids
+        data = data_of(corpus, pair("bert").backbone)
+        config = config_of(
+            corpus,
+            GT2VEC | WITHOUT_DROPOUT | {"description": "none"},
+            loss={"kind": "retrieval", "repeated": repeated},
+        )
+        trained = trainee(config, data)
+        trained.model.eval()
+        return float(trained.loss(trained.batches(1)[0])[0].detach())
+
+    assert loss(2) == pytest.approx(loss(1), abs=1e-4)
 
 
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:

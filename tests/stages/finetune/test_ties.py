@@ -23,6 +23,14 @@ def test_the_highest_score_wins_and_each_of_several_as_often() -> None:
     assert any(chosen(scores, own, 0) != chosen(scores, own, 1) for own in names), "by the seed"
 
 
+def test_of_equal_texts_each_position_is_chosen_as_often() -> None:
+    names = [["only", f"twin {n}", "other", f"twin {n}"] for n in range(2000)]
+    scores = np.array([0.1, 0.5, 0.2, 0.5])
+    found = np.bincount([chosen(scores, own, 0) for own in names], minlength=4)
+    assert found[[0, 2]].tolist() == [0, 0]
+    assert abs(int(found[1]) - 1000) < 5 * np.sqrt(500)
+
+
 def test_scores_tie_to_rounding() -> None:
     """A few units in the last place of float32, as one graph has at two rows of a batch."""
     one = np.float32(3.7)

@@ -50,7 +50,11 @@ def test_where_nothing_is_trained_train_may_be_empty(pair: Pairs, cases_too: boo
 
     result = finetune(zero_shot, bare, SilentProgress())
     loaded = Finetuned(zero_shot, result.facts, 0, result.best.dev_metric, result.state, ())
-    assert scores(bare) == scores(data)
+    given, without = scores(data), scores(bare)
+    of_train = {"overlap", "n_clean_test", "clean_test", "dev_in_train"}
+    assert {name for name in given if without[name] != given[name]} == of_train
+    assert {without[name] for name in of_train} == {None}
+    assert given.keys() == without.keys()
     with pytest.raises(InputError, match="no train cases" if cases_too else "a query of train"):
         require_cases(mapped, bare.corpus)
     for split in ("dev", "test"):

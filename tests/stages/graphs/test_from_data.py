@@ -106,7 +106,8 @@ def test_nodes_of_torch_geometric_may_have_a_relevance(tmp_path: Path) -> None:
     scored = data(node_relevance=torch.tensor([0.5, -1.0, 2.0]))
     fields = permafrost.graphs_from_data([scored], tmp_path / "a", ["atLocation", "in"])
     assert pd.read_parquet(fields["nodes"])["relevance"].tolist() == [0.5, -1.0, 2.0]
-    for wrong in (torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.0, float("nan")]), ["a", 1, 2]):
+    two, not_a_number = torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.0, float("nan")])
+    for wrong in (two, not_a_number, ["a", 1, 2], [0.5, 1, 1e39]):
         with pytest.raises(InputError, match=r"as node_relevance, expected 3 finite numbers"):
             permafrost.graphs_from_data(
                 [data(node_relevance=wrong)], tmp_path / "b", ["atLocation", "in"]

@@ -152,6 +152,11 @@ def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
     path = lines(tmp_path, [row | {"fact1": "birds sit"} for row in plain()])
     questions = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
     assert [q.gold for q in questions] == ["birds sit"] * 2
+    blank = lines(
+        tmp_path, [row | {"fact1": fact} for row, fact in zip(plain(), (" ", None), strict=True)]
+    )
+    empty = read_questions(blank, QuestionColumns(gold="fact1"), needs_ids=False)
+    assert [q.gold for q in empty] == [None] * 2
     with pytest.raises(InputError, match="no column 'fact2'"):
         read_questions(path, QuestionColumns(gold="fact2"), needs_ids=False)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from permafrost.stages.graphs.relevance import RELEVANCES, Relevance
@@ -115,6 +116,23 @@ def test_an_encoders_likelihood_masks_one_token_of_the_label_at_a_time(encoder: 
                 log_p = model(input_ids=masked).logits[0, at].log_softmax(0)
             total.append(float(log_p[ids[0, at]]))
         assert value == pytest.approx(np.mean(total), abs=1e-5)
+
+
+def test_a_label_without_tokens_is_as_relevant_as_the_least(encoder: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\N{SNOWMAN}", "")
+    AutoModelForMaskedLM.from_pretrained(encoder).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = relevance("likelihood", tmp_path)
+
+    def of(*labels: str) -> list[float]:
+        (found,) = model.scores(labels, ["the lake is"], [np.arange(len(labels))], SilentProgress())
+        return found.tolist()
+
+    known = of(*LABELS[:3])
+    assert of("\N{SNOWMAN}", *LABELS[:3]) == pytest.approx([min(known), *known])
+    assert len(set(known)) == 3
+    assert of("\N{SNOWMAN}") == [0]
 
 
 def test_of_a_text_that_is_too_long_the_beginning_goes_not_the_label(decoder: Path) -> None:

@@ -248,6 +248,11 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {},
         "row 2 .* has nothing in column 'relevance'",
     ),
+    "relevance beyond 32 bits": (
+        {"nodes": with_column(NODES, "relevance", [1, 1, -1e39, 1, 1])},
+        {},
+        r"row 3 .* has the relevance -1e\+39, whose absolute value is above 3.403e\+38",
+    ),
     "infinite relevance": (
         {"nodes": with_column(NODES, "relevance", [1, 1, "inf", 1, 1])},
         {},

@@ -201,6 +201,22 @@ def test_a_text_of_several_graphs_is_a_mismatch_to_none_of_them(tmp_path: Path) 
                 assert text.split()[1].rstrip(".") != triples[0][0].split()[1]
 
 
+def test_a_text_is_no_mismatch_to_a_graph_that_looks_like_its_own(tmp_path: Path) -> None:
+    names = {"first": "Aarhus_{}", "second": '"Aarhus {}"'}
+    rows = [
+        (f"{which} {i}.", [f"{name.format(i)} | country | X"])
+        for i in range(4)
+        for which, name in names.items()
+    ]
+    write_tables(tmp_path, train=rows, dev=entries("dev"), test=entries("test"))
+    for seed in range(10):
+        corpus = pairs(tmp_path, n_train=8, merged=(1,), seed=seed, relations="unfiltered").build()
+        for split, label, text, triples in rows_of(corpus):
+            if split == "train":
+                is_own = triples[0][0] == f"Aarhus {text.split()[1].rstrip('.')}"
+                assert is_own == bool(label)
+
+
 def test_unfiltered_has_the_relations_of_train_and_dev(tmp_path: Path) -> None:
     corpus = pairs(write_tables(tmp_path), relations="unfiltered").build()
     assert corpus.relations == tuple(sorted((*RELATIONS, "onlyTrain", "onlyDev")))

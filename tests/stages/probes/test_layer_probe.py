@@ -117,6 +117,7 @@ def test_other_corpora_are_refused_and_scores_survive_a_folder(tmp_path: Path) -
         ("final", "scores layers by their number, and final has none"),
         ("1,last", "and last has none"),
         ("auto", "and auto has none"),
+        ("best", "and best has none"),
         ("default", "and default has none"),
         ("foo", "foo"),
     ],

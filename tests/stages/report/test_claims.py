@@ -419,10 +419,25 @@ def test_there_is_no_mean_of_metrics_that_differ(tmp_path: Path) -> None:
         for task, metric in (("a", "accuracy"), ("b", "mcc"))
         for i, (method, right) in enumerate(PAIR.items())
     ]
-    (one,) = came_of(cells, over="mean").comparisons
-    assert (one.value, one.outcome) == (None, "not run")
+    for tasks in ((), ("a", "b")):
+        (one,) = came_of(cells, over="mean", tasks=tasks).comparisons
+        assert (one.value, one.outcome) == (None, "not run")
+        printed = REPORT.model_copy(update={"averages": "any_metric"})
+        (mixed,) = came_of(cells, printed, over="mean", tasks=tasks).comparisons
+        assert (mixed.on, mixed.value is None) == ("mean of 2 tasks", False)
     (named,) = came_of(cells, over="mean", tasks=("a",)).comparisons
     assert named.outcome == "confirmed"
+
+
+def test_where_the_table_prints_no_mean_there_is_one_of_the_same_metric(tmp_path: Path) -> None:
+    cells = [cell(tmp_path, m, PAIR[m], t, i) for t in "ab" for i, m in enumerate(PAIR)]
+    third = scored_cell(
+        *(tmp_path, "third", LABELS, answers(0.8, LABELS, 2)), task="a", metric="mcc"
+    )
+    silent = REPORT.model_copy(update={"averages": "none"})
+    for given, n in ((cells, "2 tasks"), ([*cells[:2], third], "1 task")):
+        (one,) = came_of(given, silent, over="mean").comparisons
+        assert (one.on, one.outcome) == (f"mean of {n}", "confirmed")
 
 
 @pytest.mark.parametrize(

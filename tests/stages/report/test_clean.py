@@ -11,7 +11,7 @@ from rich.console import Console
 from permafrost.flows.terminal import render
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.clean import clean_table
-from permafrost.stages.report.entries import hundredths
+from permafrost.stages.report.entries import hundredths, share
 from permafrost.stages.report.results_files import results_markdown, results_summary
 from permafrost.stages.report.tables import Column
 from permafrost.storage.errors import PermafrostError
@@ -125,13 +125,26 @@ def test_without_overlap_there_is_neither_a_note_nor_a_table(grid: Grid, tmp_pat
     assert "that train has" not in page.source
 
 
+def test_a_small_overlap_is_not_printed_as_none(grid: Grid, tmp_path: Path):
+    for i in range(len(grid.cells)):
+        shares = {"overlap": 0.0004, "test_in_dev": 0.0004, "dev_in_train": 0.0005}
+        grid.edit_metrics(i, n_clean_test=2499, clean_test=0.5, **shares)
+    source = Page(grid.write(tmp_path / "report") / "report.html").source
+    (task, *_) = (c.task for c in grid.cells)
+    assert f"share a text with train: {task} under 0.1 %" in source
+    assert "under 0.1 % share a text" in source
+    assert f"Test examples that are in dev too: {task} under 0.1 %" in source
+    assert f"Dev examples that are in train too: {task} 0.1 %" in source
+    assert [share(v) for v in (0.0, 0.00049, 0.0005, 0.25)] == ["0.0", "under 0.1", "0.1", "25.0"]
+
+
 def test_a_dev_that_is_another_split_is_said(grid: Grid, tmp_path: Path):
     for i in range(len(grid.cells)):
         grid.edit_metrics(i, test_in_dev=1.0, dev_in_train=0.25)
     source = Page(grid.write(tmp_path / "report") / "report.html").source
     (task, *_) = (c.task for c in grid.cells)
     assert f"Test examples that are in dev too: {task} 100.0 %" in source
-    assert "so that their scores are too high." in source
+    assert "so that its score is too high." in source
     assert f"Dev examples that are in train too: {task} 25.0 %" in source
     for i in range(len(grid.cells)):
         grid.edit_metrics(i, test_in_dev=0.0, dev_in_train=None)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -13,6 +14,7 @@ from permafrost.stages.report.choices import (
 )
 from permafrost.stages.report.controls import control_findings
 from tests.stages.report.fake_results import Grid, results_table
+from tests.stages.report.test_report import Page
 
 
 def test_a_control_is_above_chance_where_p_says_so(make_grid):
@@ -103,6 +105,19 @@ def test_what_seeds_chose_differently_stands_in_a_column_though_methods_agree(ma
     assert (columns, settled) == (["tau"], {**common, "epoch": "2"})
     assert choices_table(rows).rows[0][2] == "0.3, 0.6"
     assert settled_table(rows).rows == tuple({**common, "epoch": "2"}.items())
+
+
+def test_the_answer_of_a_constant_is_not_said_to_be_chosen_on_dev(make_grid, tmp_path: Path):
+    grid: Grid = make_grid(tasks=["t"], methods=["a", "b"], controls=[], seeds=[0])
+    for answer, said in (
+        ({}, "dev."),
+        ({"answer": "yes"}, "dev (a constant&#39;s answer on train)."),
+    ):
+        grid.edit_metrics(1, choice=answer)
+        source = Page(grid.write(tmp_path / str(len(answer))) / "report.html").source
+        assert f"What was chosen on {said} Metrics × 100." in source
+    titles = [choices_table(choice_rows(read_results([cell]))).title for cell in grid.cells]
+    assert [" answer on train" in title for title in titles] == [False, True]
 
 
 def test_few_fields_all_stand_in_columns(grid: Grid):

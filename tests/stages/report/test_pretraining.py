@@ -136,6 +136,7 @@ def test_layers_that_share_an_embedding_are_kept_together(run: PretrainingRun):
     assert len({e for d in each.depths for e in d.kept_epochs}) > 1
     means = errors(run, "dev_mse", [0, 1, 2, 3]).mean(1)
     assert {e for d in together.depths for e in d.kept_epochs} == {int(means.argmin()) + 1}
+    assert (each.kept, together.kept) == ("each", "together")
 
 
 def test_every_layer_has_a_line_and_its_share_of_variance(run: PretrainingRun):

@@ -1,5 +1,6 @@
 """Predictions against grades on one scale, and the clean part of test against random parts, written out."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,13 @@ from pydantic import ValidationError
 from permafrost.stages.metrics.correlations import pearson
 from permafrost.stages.report.cells import CellResult, read_results
 from permafrost.stages.report.config import Residuals
-from permafrost.stages.report.residuals import N_PARTS, residual_tables, residuals
+from permafrost.stages.report.residuals import (
+    N_PARTS,
+    require_scale,
+    residual_tables,
+    residuals,
+)
+from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import FakeCorpus
 from tests.stages.report.scored_cells import scored_cell
 
@@ -75,6 +82,35 @@ def test_the_clean_part_is_held_against_random_parts_of_its_size(
     assert parts.mean == pytest.approx(np.mean(own), abs=4 * np.std(own) / np.sqrt(N_PARTS))
     assert parts.deviation == pytest.approx(np.std(own), rel=0.2)
     assert parts.below == pytest.approx(np.mean(np.array(own) < parts.clean), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "grades", "is_refused"),
+    [
+        ({}, (0.0, 5.0), False),
+        ({}, (0.0, 1.25), False),
+        ({}, (0.0, 1.0), True),
+        ({}, (3.0, 4.2), True),
+        ({"labels": (0.0, 5.0)}, (3.0, 4.2), False),
+        ({"labels": (0.0, 100.0)}, (0.0, 7.0), False),
+        ({"labels": (0.0, 1.0)}, (0.0, 1.01), True),
+        ({"labels": (1.0, 5.0)}, (0.9, 5.0), True),
+    ],
+)
+def test_a_scale_holds_every_grade_and_by_default_a_good_part_of_it_is_used(
+    given: dict[str, tuple[float, float]], grades: tuple[float, float], is_refused: bool
+) -> None:
+    config = Residuals(method="head", **given)
+    labels = np.array([*grades, sum(grades) / 2])
+    refused = pytest.raises(InputError, match=r"r\.labels is .* the test grades of 't' go from")
+    with refused if is_refused else nullcontext():
+        require_scale(config, labels, "r", "t")
+
+
+def test_they_may_be_of_some_tasks(results: tuple[CellResult, ...]) -> None:
+    for tasks, n in (((), 1), (("t",), 1), (("other",), 0)):
+        config = Residuals(method="head", tasks=tasks)
+        assert len(residuals([config], results, {"t": corpus()}, 1)) == n
 
 
 def test_cosines_have_a_range_of_their_own(results: tuple[CellResult, ...]) -> None:
