@@ -175,9 +175,7 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 assert isinstance(loss, VectorLoss)
                 queries, documents = rows.reshape(-1, 2).unbind(1)
                 other = branches[1 - branch] if loss.pairs_across else z
-                # Equal texts are the same one to a search, whatever their ids.
-                texts = torch.from_numpy(texts_of(self.data.corpus, batch.items)).to(self.device)
-                value = loss.of(z[queries], other[documents], texts[queries], texts[documents])
+                value = loss.of(z[queries], other[documents], self._relevant(batch))
             total = total + weight * value
         if model.alignment is not None and embedded.described is not None:
             over = model.aligned or (
@@ -191,6 +189,23 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
                 anchors, keys = anchors[rows[first]], keys[rows[first]]
             total = total + model.alignment_weight * model.alignment.of(anchors, keys)
         return total
+
+    def _relevant(self, batch: Batch) -> Tensor:
+        """Whether some pair of train has the query of one pair of a batch and the document of another."""
+        query, document = self._texts_of_pairs(batch.items[batch.cases.items.data])
+        n = len(self.data.corpus.texts)
+        return torch.from_numpy(np.isin(query[:, None] * n + document, self._pairs)).to(self.device)
+
+    @cached_property
+    def _pairs(self) -> NDArray[np.int64]:
+        """A number for each pair of a query's and a document's text in train."""
+        query, document = self._texts_of_pairs(self.train.items.data)
+        return np.unique(query * len(self.data.corpus.texts) + document)
+
+    def _texts_of_pairs(self, items: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Equal texts are the same one to a search, whatever their ids."""
+        queries, documents = texts_of(self.data.corpus, items).reshape(-1, 2).T
+        return queries, documents
 
     @torch.no_grad()
     def embeddings(

@@ -15,7 +15,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 Reduction = Literal["sum", "mean"]
@@ -87,16 +87,15 @@ class VectorLoss(GraphTextLoss):
         self,
         queries: Float[Tensor, "p d"],
         documents: Float[Tensor, "p d"],
-        query: Int[Tensor, " p"],
-        document: Int[Tensor, " p"],
+        relevant: Bool[Tensor, "p p"],
     ) -> Float[Tensor, ""]:
         """The loss of a batch.
 
         Args:
             queries: of the pairs.
             documents: of the pairs.
-            query: which text each query is, since a query may have several relevant documents.
-            document: which text each document is, since several queries may have the same.
+            relevant: which documents are relevant to which queries, its own to each and, by other pairs of
+                train, in the batch or not, others.
         """
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from permafrost.stages.finetune.losses.loss import Reduction, VectorLoss, reduced
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
     from torch import Tensor
 
 
@@ -27,8 +27,8 @@ class RetrievalLoss(VectorLoss):
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """What cosines are divided by."""
     repeated: Literal["left_out", "negative"] = "left_out"
-    """What is relevant to a query by any other pair of the batch, its own document again or another one,
-    wherever it stands: it is no negative, or, as printed, it is one."""
+    """What is relevant to a query by any pair of train, its own document again or another one, wherever it
+    stands in the batch: it is no negative, or, as printed, it is one."""
     reduction: Reduction = "sum"
     """Over the queries of a batch."""
     branches: Literal["within", "across"] = "within"
@@ -58,8 +58,7 @@ class RetrievalLoss(VectorLoss):
         self,
         queries: Float[Tensor, "p d"],
         documents: Float[Tensor, "p d"],
-        query: Int[Tensor, " p"],
-        document: Int[Tensor, " p"],
+        relevant: Bool[Tensor, "p p"],
     ) -> Float[Tensor, ""]:
         """See `VectorLoss.of`."""
         import torch
@@ -72,14 +71,6 @@ class RetrievalLoss(VectorLoss):
         own = torch.arange(len(queries), device=queries.device)
         own_QD = own[:, None] == own
         if self.repeated == "left_out":
-            logits_QD = logits_QD.masked_fill(_relevant(query, document) & ~own_QD, -torch.inf)
+            logits_QD = logits_QD.masked_fill(relevant & ~own_QD, -torch.inf)
         terms = functional.cross_entropy(logits_QD, own, reduction="none")
         return reduced(terms, self.reduction)
-
-
-def _relevant(query: Int[Tensor, " p"], document: Int[Tensor, " p"]) -> Bool[Tensor, "p p"]:
-    """Whether some pair of the batch has the query of one pair and the document of another."""
-    same_query = (query[:, None] == query).float()
-    same_document = (document[:, None] == document).float()
-    # Counts of the pairs in between, at most p.
-    return same_query @ same_document > 0

@@ -135,14 +135,20 @@ def test_retrieval_is_equation_9_from_query_to_document(tau: float) -> None:
     expected = info_nce(queries, documents, tau)
     for reduction, of in (("sum", 1), ("mean", 5)):
         loss = RetrievalLoss.model_validate({"temperature": tau, "reduction": reduction})
-        found = loss.of(queries, documents, torch.arange(5), torch.arange(5))
+        found = loss.of(queries, documents, torch.eye(5, dtype=torch.bool))
         equal(found, expected / of, queries, documents)
+
+
+def relevant(query: Tensor, document: Tensor) -> Tensor:
+    """By the pairs of a batch alone."""
+    pairs = set(zip(query.tolist(), document.tolist(), strict=True))
+    return torch.tensor([[(q, d) in pairs for d in document.tolist()] for q in query.tolist()])
 
 
 def test_a_document_of_two_queries_is_a_negative_of_neither() -> None:
     queries, documents = rows(3, 4), rows(3, 4, seed=1)
     twice = torch.stack([documents[0], documents[1], documents[0]])
-    which = torch.tensor([7, 8, 7])
+    known = relevant(torch.arange(3), torch.tensor([7, 8, 7]))
     powers = [[(cosine(q, d) / 0.05).exp() for d in documents] for q in queries]
     # Among the negatives of the second query both copies are left: they are two rows of the batch.
     copies, own = (1, 2, 1), (0, 1, 0)
@@ -150,22 +156,23 @@ def test_a_document_of_two_queries_is_a_negative_of_neither() -> None:
         -(of_query[mine] / (n * of_query[0] + of_query[1])).log()
         for of_query, mine, n in zip(powers, own, copies, strict=True)
     ]
-    found = RetrievalLoss().of(queries, twice, torch.arange(3), which)
+    found = RetrievalLoss().of(queries, twice, known)
     equal(found, torch.stack(terms).sum(), queries, documents)
-    printed = RetrievalLoss(repeated="negative").of(queries, twice, torch.arange(3), which)
+    printed = RetrievalLoss(repeated="negative").of(queries, twice, known)
     equal(printed, info_nce(queries, twice, 0.05), queries, documents)
 
 
 def test_another_relevant_document_of_a_query_is_no_negative_of_it() -> None:
     queries, documents = rows(2, 4), rows(3, 4, seed=1)
-    asked, which = torch.tensor([0, 1, 0]), torch.arange(3)
+    asked = torch.tensor([0, 1, 0])
+    known = relevant(asked, torch.arange(3))
     terms: list[Tensor] = []
     for q, own, left in ((0, 0, (0, 1)), (1, 1, (0, 1, 2)), (0, 2, (1, 2))):
         powers = {d: (cosine(queries[q], documents[d]) / 0.05).exp() for d in left}
         terms.append(-(powers[own] / torch.stack(list(powers.values())).sum()).log())
-    found = RetrievalLoss().of(queries[asked], documents, asked, which)
+    found = RetrievalLoss().of(queries[asked], documents, known)
     equal(found, torch.stack(terms).sum(), queries, documents)
-    printed = RetrievalLoss(repeated="negative").of(queries[asked], documents, asked, which)
+    printed = RetrievalLoss(repeated="negative").of(queries[asked], documents, known)
     equal(printed, info_nce(queries[asked], documents, 0.05), queries, documents)
 
 
@@ -174,14 +181,14 @@ def test_what_a_third_pair_says_is_relevant_is_no_negative_either() -> None:
     queries = rows(2, 4)
     asked, which = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 1, 2])
     documents = rows(3, 4, seed=1)
-    relevant = {0: {0, 1}, 1: {1, 2}}
+    judged = {0: {0, 1}, 1: {1, 2}}
     terms: list[Tensor] = []
     for pair, (q, own) in enumerate(zip(asked.tolist(), which.tolist(), strict=True)):
-        left = [p for p, d in enumerate(which.tolist()) if p == pair or d not in relevant[q]]
+        left = [p for p, d in enumerate(which.tolist()) if p == pair or d not in judged[q]]
         powers = [(cosine(queries[q], documents[which[p]]) / 0.05).exp() for p in left]
         mine = (cosine(queries[q], documents[own]) / 0.05).exp()
         terms.append(-(mine / torch.stack(powers).sum()).log())
-    found = RetrievalLoss().of(queries[asked], documents[which], asked, which)
+    found = RetrievalLoss().of(queries[asked], documents[which], relevant(asked, which))
     equal(found, torch.stack(terms).sum(), queries, documents)
 
 
@@ -220,7 +227,7 @@ class Margin({base}):
     ("base", "arguments", "field", "names"),
     [
         ("ScoreLoss", "scores, offsets, labels", "loss", GRAPH_TEXT_LOSSES.kinds),
-        ("VectorLoss", "queries, documents, document", "loss", GRAPH_TEXT_LOSSES.kinds),
+        ("VectorLoss", "queries, documents, relevant", "loss", GRAPH_TEXT_LOSSES.kinds),
         ("Alignment", "anchors, keys", "alignment", ALIGNMENTS.kinds),
     ],
 )

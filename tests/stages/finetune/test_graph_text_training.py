@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch.nn import functional
 
 from permafrost.stages.finetune.cases import relevant_grades, require_cases
 from permafrost.stages.finetune.config import Precision
@@ -14,7 +15,7 @@ from permafrost.stages.finetune.graph_batches import RandomRows
 from permafrost.stages.finetune.identity import identity_of
 from permafrost.stages.finetune.module import Embedded
 from permafrost.stages.finetune.train import finetune
-from permafrost.stages.finetune.trainee import GraphTextTrainee
+from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.storage.errors import InputError
@@ -143,6 +144,31 @@ def test_equal_texts_under_two_ids_are_one_query_and_one_document(
         return float(trained.loss(trained.batches(1)[0])[0].detach())
 
     assert loss(2) == pytest.approx(loss(1), abs=1e-4)
+
+
+def test_what_a_pair_of_another_batch_says_is_relevant_is_no_negative(pair: Pairs) -> None:
+    """Of (a, x), (b, y) and (a, y), the third of which is in another batch."""
+    graphs = GraphCollector(len(RELATIONS))
+    a, b, x, y = (
+        Item(text, graphs.add(["snow"], [], queries=[0]))
+        for text in ("never", "the snow", "was under", "ice")
+    )
+    asked = [(a, x), (b, y), (a, y)]
+    cases = [Case(s, pair, 1) for s in ("train", "dev", "test") for pair in asked]
+    judged = [Judgement(c.split, c.items[0], c.items[1], 1) for c in cases]
+    corpus = assemble("unlabelled", cases, graphs, RELATIONS, searched=Searched([x, y], judged))
+    data = data_of(corpus, pair("bert").backbone)
+    model = GT2VEC | WITHOUT_DROPOUT | {"description": "none"}
+    trained = trainee(config_of(corpus, model), data)
+    trained.model.eval()
+    batch = as_batch(trained.train.take(np.array([0, 1])))
+    z = functional.normalize(trained.embeddings(batch.items).z.double(), dim=1)
+    queries, documents = z[batch.cases.items.data.reshape(-1, 2)].unbind(1)
+    logits = queries @ documents.T / 0.05
+    # The query a has no negative here, and adds nothing.
+    wanted = torch.logsumexp(logits[1], 0) - logits[1, 1]
+    assert float(trained.loss(batch)[0].detach()) == pytest.approx(float(wanted), abs=1e-4)
+    assert float(torch.logsumexp(logits[0], 0) - logits[0, 0]) > 1e-3
 
 
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
