@@ -23,7 +23,8 @@ from tests.documents import DOCUMENTS, ROOT, name_of, text_of
 
 
 def needs_sphinx(test: Any) -> Any:
-    """A long test, for which the extra `docs` has to be there."""
+    """A long test, for which the extra `docs` has to be there: `make test` leaves it out, as the package
+    itself never builds the site."""
     missing = importlib.util.find_spec("sphinx") is None
     test = pytest.mark.skipif(missing, reason="the extra 'docs' is missing")(test)
     return pytest.mark.deep(pytest.mark.timeout(1200)(test))
