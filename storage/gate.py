@@ -76,7 +76,7 @@ def _opened(home: Path) -> Generator[int]:
     with disk_errors_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # A link would lock a file elsewhere, which another home may lock as well.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     with unlocking(fd):
         yield fd
 

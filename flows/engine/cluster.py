@@ -77,6 +77,7 @@ class Cluster:
             MEMORY_TOPIC: lambda event: self.roster.over_memory(event[1]),
         }
         self._given_up = False
+        self._said_any = False
 
     def __enter__(self) -> "Cluster":
         return self
@@ -272,9 +273,21 @@ class Cluster:
         )
 
     def needs(self, resources: Resources) -> dict[str, float]:
-        """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker has one."""
+        """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker of this run
+        has or had one."""
         gpu = resources.backbone and GPU in self.roster.resources
+        if resources.backbone and not gpu and self._where.scheduler is not None:
+            self._say_that_any_may_run_it()
         return {self._mark: 1, GPU: 1} if gpu else {self._mark: 1}
+
+    def _say_that_any_may_run_it(self) -> None:
+        with self._starting:
+            if not self._said_any:
+                self._said_any = True
+                self._display.tell(
+                    f"no Dask worker has the resource {GPU}, so any of them may run the backbone; start "
+                    f"those that have a GPU with --resources {GPU}=1"
+                )
 
     def refuse(self, unlike: UnlikeWorkerError) -> None:
         """Give a worker no more nodes: it found other files than we did.

@@ -22,6 +22,7 @@ from permafrost.flows.graph import Graph, Node
 from permafrost.flows.threads import n_processors
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
+from permafrost.storage.replica import replica_of
 
 WAITING = 2
 """Nodes under way for each worker: while one is computed, the next one is on its way."""
@@ -61,6 +62,11 @@ class DaskEngine:
                 f"{self.n_workers} Dask workers and not {self._asked}: this process may use {n_processors()} "
                 "processors, and workers that share one are slower; for more, start a scheduler and give "
                 "its address"
+            )
+        if self._where.scheduler is not None and replica_of(context.home) is not None:
+            display.tell(
+                "the home is on an object store: extractions run in this process, which therefore needs the "
+                "GPU; Dask's workers compute the other stages"
             )
         with Cluster(self._where, self.n_workers, context, display) as cluster:
             tasks = Tasks(cluster)

@@ -53,6 +53,8 @@ class Roster:
         """Workers that were lost after they had begun a task."""
         self._refused: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._resources: set[str] = set()
+        self._unserved_since: dict[str, float] = {}
         self._trusted: set[str] = set()
         """Workers that were fit and never refused, lost ones too."""
         self._alone_since: float | None = None
@@ -76,8 +78,8 @@ class Roster:
 
     @property
     def resources(self) -> set[str]:
-        """Dask resources that any of them has."""
-        return set[str]().union(*(member.resources for member in list(self._fit.values())))
+        """Dask resources that any of them has, or had: what needs one waits for another worker with it."""
+        return set(self._resources)
 
     def checked(self, message: Mapping[str, Any]) -> None:
         """A worker was checked (worker_check.WorkerCheck)."""
@@ -89,6 +91,7 @@ class Roster:
             return
         self._refused.pop(address, None)
         self._trusted.add(address)
+        self._resources.update(message["resources"])
         self._fit.setdefault(
             address,
             _Member(frozenset(message["resources"]), self.called(address), message["limit"]),
@@ -183,6 +186,7 @@ class Roster:
         if self._fit:
             self._alone_since = None
             self._say_who_is_paused()
+            self._say_what_is_missing(scheduler)
             return True
         if self._refused and not self._trusted:
             raise ClusterGoneError(
@@ -195,11 +199,26 @@ class Roster:
             self._alone_since = now
         elif self._trusted and now - self._alone_since > MISSED_S:
             self._alone_since = float("inf")
-            where = f"to join {scheduler}" if scheduler else "to start again"
             self._tell(
-                f"no Dask worker is left that can be used; waiting for one {where}", "yellow"
+                f"no Dask worker is left that can be used; waiting for one {_where(scheduler)}",
+                "yellow",
             )
         return False
+
+    def _say_what_is_missing(self, scheduler: str | None) -> None:
+        there = set[str]().union(*(member.resources for member in list(self._fit.values())))
+        for resource in sorted(self._resources):
+            if resource in there:
+                self._unserved_since.pop(resource, None)
+                continue
+            since = self._unserved_since.setdefault(resource, time.monotonic())
+            if time.monotonic() - since > MISSED_S:
+                self._unserved_since[resource] = float("inf")
+                self._tell(
+                    f"no Dask worker with the resource {resource} is left; what needs it waits for one "
+                    f"{_where(scheduler)}",
+                    "yellow",
+                )
 
     def _say_who_is_paused(self) -> None:
         for member in list(self._fit.values()):
@@ -232,6 +251,10 @@ class Roster:
             f"; of {len(lost)} that were lost, as far as they told: {_peaks(lost)}" if lost else ""
         )
         return said + most + more
+
+
+def _where(scheduler: str | None) -> str:
+    return f"to join {scheduler}" if scheduler else "to start again"
 
 
 def _peaks(members: Collection[_Member]) -> str:

@@ -243,7 +243,7 @@ def _numbering(folder: Path) -> Generator[None]:
     with disk_errors_named(path):
         folder.mkdir(parents=True, exist_ok=True)
         # A link would lock a file elsewhere, which another home may lock as well.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

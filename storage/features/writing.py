@@ -75,7 +75,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
     with disk_errors_named(path):
         try:
             # A link would lock a file elsewhere, which another home may lock as well.
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
             store.require_there()
             raise

@@ -147,6 +147,9 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
     crons = {d["schedules"][0]["schedule"]["cron"] for d in deployments.values() if d["schedules"]}
     assert crons == {"* * * * *", "*/10 * * * *"}
     assert {d["work_pool_name"] for d in deployments.values()} == {"gpu", "cpu"}
+    schedules = {name: d["schedules"] for name, d in deployments.items() if d["schedules"]}
+    active = {name: schedule["active"] for name, (schedule,) in schedules.items()}
+    assert active == {"nightly": True, "watch": False}
 
     # A stop in the middle of a run: all is over in time, what was published stays, and the server is told.
     took: dict[str, float] = {}
@@ -179,6 +182,7 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
     until(box, lambda: sum(nodes(box, second).values()) == 41, "record of every node")
     assert nodes(box, second)["Cached"] >= len(before)
 
+    ask(box, "work_pools/gpu", {"concurrency_limit": 3}, "PATCH")
     # Everything stops in time.
     for service in reversed(SERVERS):
         took[service] = box.services[service].stop()
@@ -187,9 +191,11 @@ def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
     logging.getLogger(__name__).info("ended after SIGTERM: %s", said)
     assert max(took.values()) < STOP_S + BUSY_S, said
 
-    # The same volumes and new containers: nothing is computed again, and Prefect knows what was.
+    # The same volumes and new containers: nothing is computed again, and Prefect knows what was, and what a
+    # person set of a pool.
     database.start()
     up(box)
+    assert ask(box, "work_pools/gpu", None, "GET")["concurrency_limit"] == 3
     assert second["id"] in [run["id"] for run in runs(box, "COMPLETED")]
     known = len(runs(box, "COMPLETED"))
     third = until(box, lambda: runs(box, "COMPLETED")[known:], "run after the start")[0]

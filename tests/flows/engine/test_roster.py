@@ -21,7 +21,12 @@ def workers(said: list[str]) -> Roster:
 
 
 def check(
-    workers: Roster, address: str, problem: str = "", name: str = "", status: str = "running"
+    workers: Roster,
+    address: str,
+    problem: str = "",
+    name: str = "",
+    status: str = "running",
+    resources: tuple[str, ...] = ("GPU",),
 ) -> None:
     workers.checked(
         {
@@ -29,7 +34,7 @@ def check(
             "name": name or address,
             "host": "box",
             "limit": TWO_GB,
-            "resources": ["GPU"],
+            "resources": list(resources),
             "status": status,
             "problem": problem,
         }
@@ -94,6 +99,28 @@ def test_a_run_without_a_worker_waits_and_says_so_once(
     )
     check(workers, A)
     assert workers.require("tcp://s:1")
+
+
+def test_a_resource_that_a_lost_worker_had_is_waited_for(
+    workers: Roster, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are not given what needs it."""
+    monkeypatch.setattr(roster, "MISSED_S", -1.0)
+    check(workers, B, resources=())
+    assert not workers.resources
+    check(workers, A)
+    workers.removed(A)
+    assert workers.resources == {"GPU"}
+    del said[:]
+    for _ in range(3):
+        assert workers.require("tcp://s:1")
+    wanted = "no Dask worker with the resource GPU is left; what needs it waits for one to join tcp://s:1"
+    assert said == [wanted]
+    check(workers, A)
+    workers.require("tcp://s:1")
+    workers.removed(A)
+    workers.require("tcp://s:1")
+    assert said[1:] == ["lost the Dask worker tcp://a:1", wanted]
 
 
 def test_a_worker_with_other_files_ends_a_run_only_if_there_was_no_other(workers: Roster) -> None:
