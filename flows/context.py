@@ -106,6 +106,11 @@ class SharedBackbone:
             self._gpu.hold(device_name(device), progress)
             return self._cached(target, device, dtype)
 
+    def hold(self, device: str, progress: Progress) -> None:
+        """Wait as `load` does, for a model that a node loads itself; held until `release`."""
+        with self._lock:
+            self._gpu.hold(device_name(device), progress)
+
     def weights(self, target: ExtractTarget, device: str) -> "Backbone":
         """As `load`, to read weights and compute nothing: others may compute on the GPU meanwhile."""
         with self._lock:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 from permafrost.flows.context import RunContext
-from permafrost.flows.graph import Node
+from permafrost.flows.graph import Node, Resources
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
@@ -19,7 +19,14 @@ from permafrost.storage.progress import Progress, SilentProgress
 def corpus_node(task: str, config: CorpusConfig) -> Node:
     """The corpus of a task; names of files and branches are replaced by what they stand for."""
     facts = {"task": task, "config": config.model_dump(mode="json")}
-    return BuildCorpus.node(f"corpus {task}", config.facts(), (), kinds=(config,), run_facts=facts)
+    return BuildCorpus.node(
+        f"corpus {task}",
+        config.facts(),
+        (),
+        kinds=(config,),
+        run_facts=facts,
+        resources=Resources(backbone=config.runs_a_model),
+    )
 
 
 def texts_node(name: str, config: MtebTask, role: Role, facts: TaskFacts) -> Node:
@@ -83,8 +90,10 @@ class BuildCorpus(CorpusStage):
 
     @classmethod
     def build_showing(cls, node: Node, context: RunContext, progress: Progress) -> Corpus:
-        config = _source_of(node)
-        corpus = config.build_showing(progress)
+        config, device = _source_of(node), context.runtime.extract.device
+        if config.runs_a_model:
+            context.backbone.hold(device, progress)
+        corpus = config.build_showing(progress, device)
         _require_unchanged(node, to_plain(config.facts()))
         return corpus
 

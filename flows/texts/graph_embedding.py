@@ -42,7 +42,10 @@ class ByGraphText:
         """
         fitted = find_graph_text(context.home, self.artifact, self.backbone)
         corpus, items = fitted.corpus(
-            TextRows(texts, self.table, self.how), self.graphs, context.progress("graphs")
+            TextRows(texts, self.table, self.how),
+            self.graphs,
+            context.progress("graphs"),
+            context.runtime.device,
         )
         described = fitted.descriptions(corpus)
         target = fitted.texts

@@ -36,6 +36,11 @@ class TaskSource(Kind):
         return True
 
     @property
+    def runs_a_model(self) -> bool:
+        """Whether building it takes a model, which wants the backbone's device."""
+        return False
+
+    @property
     @abstractmethod
     def task_kind(self) -> TaskKind:
         """The kind of task of the corpus, known before it is read."""
@@ -59,8 +64,9 @@ class TaskSource(Kind):
                 what to do.
         """
 
-    def build_showing(self, progress: Progress) -> Corpus:
-        """As `build`; a source that takes long tells `progress` how far it is."""
+    def build_showing(self, progress: Progress, device: str = "auto") -> Corpus:
+        """As `build`; a source that takes long tells `progress` how far it is, and one that runs a model does
+        so on `device`."""
         return self.build()
 
 

@@ -83,9 +83,10 @@ class FittedGraphText:
         return self.tuned.config.train.changes_states
 
     def corpus(
-        self, rows: TextRows, graphs: GraphsOfTexts, progress: Progress
+        self, rows: TextRows, graphs: GraphsOfTexts, progress: Progress, device: str = "auto"
     ) -> tuple[GraphCorpus, list[int]]:
-        """Texts with their graphs as a corpus without cases, and the item of each text.
+        """Texts with their graphs as a corpus without cases, and the item of each text. A model that scores
+        nodes runs on `device`.
 
         Raises:
             InputError: the model reads graphs and there are none, or the other way round; or the graphs are
@@ -107,7 +108,7 @@ class FittedGraphText:
         elif isinstance(graphs, GraphsForTexts | Mapping):
             graphs = graphs_config(graphs)
             graphs.require_alike(self.source)
-            given = graphs.given(rows, relations, progress)
+            given = graphs.given(rows, relations, progress, device)
         else:
             link = self.source.get("linking") != "none"
             given = given_triples(rows, list(graphs), relations, link=link)

@@ -123,7 +123,9 @@ class GraphTextEncoder:
         if not texts:
             return np.empty((0, self.d_out), np.float32)
         progress = progress or SilentProgress()
-        corpus, numbers = self.fitted.corpus(TextRows(texts), graphs, progress)
+        corpus, numbers = self.fitted.corpus(
+            TextRows(texts), graphs, progress, str(self.texts.backbone.device)
+        )
         described = self.fitted.descriptions(corpus)
         of_nodes = self.labels if self.fitted.reads_node_texts else None
         features = ItemFeatures(

@@ -355,15 +355,17 @@ def as_batch(cases: Cases) -> Batch:
 
 def trained_cases(config: FinetuneConfig, data: FinetuneData) -> Cases:
     """The train cases: of a retrieval those with a relevant document; under the config's labels."""
-    cases = data.cases("train")
-    if config.metric == "ndcg_at_10":
-        cases = cases.take(np.flatnonzero(cases.labels > 0))
-    return _labelled(config, cases, "train")
+    return _labelled(config, _matched(config, data.cases("train")), "train")
 
 
 def dev_cases(config: FinetuneConfig, data: FinetuneData) -> Cases:
-    """The dev cases under the config's labels."""
-    return _labelled(config, data.cases("dev"), "dev")
+    """The dev cases, of a retrieval those with a relevant document; under the config's labels."""
+    return _labelled(config, _matched(config, data.cases("dev")), "dev")
+
+
+def _matched(config: FinetuneConfig, cases: Cases) -> Cases:
+    """Of a retrieval the cases whose document is relevant to their query."""
+    return cases.take(np.flatnonzero(cases.labels > 0)) if config.metric == "ndcg_at_10" else cases
 
 
 def _labelled(config: FinetuneConfig, cases: Cases, split: str) -> Cases:

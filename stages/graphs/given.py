@@ -67,13 +67,16 @@ class GraphsForTexts(Kind):
     """Where the graphs of texts come from."""
 
     @abstractmethod
-    def given(self, rows: TextRows, relations: Sequence[str], progress: Progress) -> Given:
+    def given(
+        self, rows: TextRows, relations: Sequence[str], progress: Progress, device: str
+    ) -> Given:
         """The graphs, and an item for each text.
 
         Args:
             rows: the texts.
             relations: those that the model knows, in its order.
             progress: receives what is done.
+            device: where a model that scores nodes runs.
 
         Raises:
             InputError: the data are faulty, or an edge has another relation.

@@ -68,12 +68,12 @@ def model_facts(config: BackboneConfig) -> dict[str, Any]:
     }
 
 
-def load_reader(config: BackboneConfig) -> LanguageModel:
+def load_reader(config: BackboneConfig, device: str) -> LanguageModel:
     """A model without a head, for its states."""
-    return _load(config, transformers.AutoModel, transformers.AutoModel, "it")
+    return _load(config, device, transformers.AutoModel, transformers.AutoModel, "it")
 
 
-def load_language_model(config: BackboneConfig) -> LanguageModel:
+def load_language_model(config: BackboneConfig, device: str) -> LanguageModel:
     """A decoder with its head for the next token, or an encoder with its head for masked ones.
 
     Raises:
@@ -81,17 +81,20 @@ def load_language_model(config: BackboneConfig) -> LanguageModel:
     """
     return _load(
         config,
+        device,
         transformers.AutoModelForCausalLM,
         transformers.AutoModelForMaskedLM,
         "its language model head",
     )
 
 
-def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> LanguageModel:
+def _load(
+    config: BackboneConfig, device: str, decoder: Any, encoder: Any, wanted: str
+) -> LanguageModel:
     files = find_backbone(config)
     facts = facts_of(files)
     sizes, tokenizer = facts.sizes, load_tokenizer(files)
-    device = choose_device("auto")
+    chosen = choose_device(device)
     settings = transformers.AutoConfig.from_pretrained(
         files.folder, local_files_only=True, trust_remote_code=False
     )
@@ -117,8 +120,8 @@ def _load(config: BackboneConfig, decoder: Any, encoder: Any, wanted: str) -> La
             f"{', '.join(missing[:3])}; transformers would fill them with random numbers. Use a model that "
             "was saved with it (AutoModelForCausalLM or AutoModelForMaskedLM), or relevance of kind 'cosine'"
         )
-    model.to(device).eval().requires_grad_(False)
-    return LanguageModel(model, tokenizer, sizes.is_decoder, max_length_of(config, facts), device)
+    model.to(chosen).eval().requires_grad_(False)
+    return LanguageModel(model, tokenizer, sizes.is_decoder, max_length_of(config, facts), chosen)
 
 
 def mean_states(

@@ -62,6 +62,7 @@ class Linking(BaseModel):
         wanted: Sequence[Wanted],
         progress: Progress,
         relations: Sequence[str] | None = None,
+        device: str = "auto",
     ) -> tuple[GraphCollector, KnowledgeGraph, dict[str, int]]:
         """A graph for each, in order: linked nodes, the nodes between two of them, all edges among these.
 
@@ -72,6 +73,7 @@ class Linking(BaseModel):
             wanted: what for.
             progress: receives the graphs that are done.
             relations: those that are known, in their order; None for those of the knowledge graph.
+            device: where a model that scores nodes runs.
 
         Raises:
             InputError: the knowledge graph cannot be read, the model of the relevance cannot score or gives a
@@ -93,7 +95,7 @@ class Linking(BaseModel):
         finally:
             progress.finish()
         texts, nodes = [one.text for one in wanted], [one.nodes for one in found]
-        scores = self.node_relevance.scores(graph.labels, texts, nodes, progress)
+        scores = self.node_relevance.scores(graph.labels, texts, nodes, progress, device)
         for text, some, relevance in zip(texts, nodes, scores, strict=True):
             if len(wrong := np.flatnonzero(~np.isfinite(relevance))):
                 label = graph.labels[int(some[wrong[0]])]
@@ -131,12 +133,17 @@ class LinkedSource(Linking, GraphSource, ABC):
     """A source that links its texts to a knowledge graph."""
 
     @property
+    def runs_a_model(self) -> bool:
+        """If it scores the nodes."""
+        return self.node_relevance.runs_a_model
+
+    @property
     def known_ahead(self) -> bool:
         """Unless a model scores the nodes."""
-        return not self.node_relevance.runs_a_model
+        return not self.runs_a_model
 
     @abstractmethod
-    def build_showing(self, progress: Progress) -> GraphCorpus:
+    def build_showing(self, progress: Progress, device: str = "auto") -> GraphCorpus:
         """As `build`; tells `progress` how many graphs are done."""
 
     def build(self) -> GraphCorpus:

@@ -32,6 +32,7 @@ class Relevance(Kind):
         texts: Sequence[str],
         nodes: Sequence[NDArray[np.int64]],
         progress: Progress,
+        device: str,
     ) -> list[NDArray[np.float32]]:
         """The relevance `[n]` of each text's nodes, finite; more is more relevant.
 
@@ -40,6 +41,7 @@ class Relevance(Kind):
             texts: t of them.
             nodes: t arrays `[n]` of numbers of labels.
             progress: told how many are scored.
+            device: where a model runs, by torch's name, or `auto`.
 
         Raises:
             InputError: the model cannot score.

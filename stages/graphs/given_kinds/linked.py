@@ -26,7 +26,9 @@ class LinkedGraphs(Linking, GraphsForTexts):
     """Column beside the texts with the part of each whose entities are those of the answer (the choice); none
     if not given."""
 
-    def given(self, rows: TextRows, relations: Sequence[str], progress: Progress) -> Given:
+    def given(
+        self, rows: TextRows, relations: Sequence[str], progress: Progress, device: str
+    ) -> Given:
         """Link the texts, and cut a graph for each.
 
         Raises:
@@ -42,7 +44,7 @@ class LinkedGraphs(Linking, GraphsForTexts):
             # Without what else is in a text, such as facts.
             texts = [" ".join((q, *a)) for q, a in zip(asked, answers, strict=True)]
         wanted = [Wanted(*row) for row in zip(texts, queries, answers, strict=True)]
-        collector, _, _ = self.linked_graphs(wanted, progress, relations)
+        collector, _, _ = self.linked_graphs(wanted, progress, relations, device)
         return collector, [Item(text, graph) for graph, text in enumerate(rows.texts)]
 
     def queries(self, rows: TextRows) -> Sequence[str] | None:

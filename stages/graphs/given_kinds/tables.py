@@ -25,7 +25,9 @@ class TableGraphs(TableForm, GraphsForTexts):
     linking: Literal["label_in_text", "none"] = "label_in_text"
     """As in a corpus of kind `graphs`."""
 
-    def given(self, rows: TextRows, relations: Sequence[str], progress: Progress) -> Given:
+    def given(
+        self, rows: TextRows, relations: Sequence[str], progress: Progress, device: str
+    ) -> Given:
         """Read the tables.
 
         Raises:

@@ -37,13 +37,14 @@ class CosineRelevance(Relevance):
         texts: Sequence[str],
         nodes: Sequence[NDArray[np.int64]],
         progress: Progress,
+        device: str,
     ) -> list[NDArray[np.float32]]:
         """Between -1 and 1."""
         wanted = np.unique(np.concatenate(nodes)) if nodes else np.empty(0, np.int64)
         if not len(wanted):
             return [np.empty(0, np.float32) for _ in nodes]
         own = [labels[node] for node in wanted.tolist()]
-        vectors = _vectors(load_reader(self.backbone), [*texts, *own], progress)
+        vectors = _vectors(load_reader(self.backbone, device), [*texts, *own], progress)
         rows = [len(texts) + np.searchsorted(wanted, some) for some in nodes]
         return [vectors[some] @ vectors[i] for i, some in enumerate(rows)]
 

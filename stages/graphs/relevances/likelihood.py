@@ -50,10 +50,11 @@ class LikelihoodRelevance(Relevance):
         texts: Sequence[str],
         nodes: Sequence[NDArray[np.int64]],
         progress: Progress,
+        device: str,
     ) -> list[NDArray[np.float32]]:
         """Mean log-probabilities, 0 or below; raises InputError if the model has no language model head, or
         an encoder no mask token."""
-        model = load_language_model(self.backbone)
+        model = load_language_model(self.backbone, device)
         if not model.is_decoder and model.tokenizer.mask_token_id is None:
             raise InputError(
                 f"the tokenizer of {quoted(self.backbone.source)} has no mask token, so that an encoder "

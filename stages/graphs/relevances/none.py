@@ -26,6 +26,7 @@ class NoRelevance(Relevance):
         texts: Sequence[str],
         nodes: Sequence[NDArray[np.int64]],
         progress: Progress,
+        device: str,
     ) -> list[NDArray[np.float32]]:
         """Zeros."""
         return [np.zeros(len(some), np.float32) for some in nodes]

@@ -95,7 +95,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
             "qrels": {split: file_identity(path) for split, path in self.judged().items()},
         }
 
-    def build_showing(self, progress: Progress) -> GraphCorpus:
+    def build_showing(self, progress: Progress, device: str = "auto") -> GraphCorpus:
         """Read queries, documents and judgements, and cut out a subgraph for each text.
 
         Raises:
@@ -118,7 +118,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
         searched = [key for key, text in documents.items() if text.strip()]
         texts = [*(queries[key].strip() for key in used), *(documents[key] for key in searched)]
         graphs, knowledge, left_out = self.linked_graphs(
-            [Wanted(text, text) for text in texts], progress
+            [Wanted(text, text) for text in texts], progress, device=device
         )
         items = [Item(text, graph) for graph, text in enumerate(texts)]
         of_query = dict(zip(used, items, strict=False))

@@ -121,7 +121,7 @@ class GraphQuestions(LinkedSource):
             "with_facts": self.with_facts.facts(),
         }
 
-    def build_showing(self, progress: Progress) -> GraphCorpus:
+    def build_showing(self, progress: Progress, device: str = "auto") -> GraphCorpus:
         """Read the questions, choose their facts, and cut out a subgraph for each choice.
 
         Raises:
@@ -130,7 +130,9 @@ class GraphQuestions(LinkedSource):
         """
         splits = self._splits()
         questions = [question for _, some in splits for question in some]
-        graphs, knowledge, left_out = self.linked_graphs(self._wanted(questions), progress)
+        graphs, knowledge, left_out = self.linked_graphs(
+            self._wanted(questions), progress, device=device
+        )
         facts = self.with_facts.choose(
             [Asked(q.text, choice, q.gold) for q in questions for choice in q.choices]
         )

@@ -119,9 +119,9 @@ def test_nodes_are_scored_for_question_and_choice(
     scored: list[str] = []
     real = NoRelevance.scores
 
-    def scores(self: Any, labels: Any, texts: Any, nodes: Any, progress: Any) -> Any:
+    def scores(self: Any, labels: Any, texts: Any, nodes: Any, *rest: Any) -> Any:
         scored.extend(texts)
-        return real(self, labels, texts, nodes, progress)
+        return real(self, labels, texts, nodes, *rest)
 
     monkeypatch.setattr(NoRelevance, "scores", scores)
     for fields in ({"query": "asked", "answer": "choice"}, {"query": "asked"}, {}):

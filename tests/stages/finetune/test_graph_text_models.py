@@ -96,7 +96,8 @@ def test_a_graph_of_the_query_node_alone_still_inserts_its_token(pair: Pairs) ->
     expected = read_states(
         live.backbone, live.texts.take(texts), live.recipe, "last", torch.zeros(3, width)
     )
-    assert torch.equal(zero, expected), "adapter zero: a zero token before the text"
+    # In passes of texts of like lengths, and in one: processors differ in whether that rounds alike.
+    torch.testing.assert_close(zero, expected, msg="adapter zero: a zero token before the text")
 
 
 def test_scores_do_not_depend_on_the_second_branch(pair: Pairs) -> None:

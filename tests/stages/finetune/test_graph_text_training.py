@@ -171,6 +171,23 @@ def test_what_a_pair_of_another_batch_says_is_relevant_is_no_negative(pair: Pair
     assert float(torch.logsumexp(logits[0], 0) - logits[0, 0]) > 1e-3
 
 
+def test_the_distance_on_dev_is_of_what_is_relevant(pair: Pairs) -> None:
+    """A case of dev whose document is not relevant changes neither it nor the score."""
+    corpus = retrieval()
+    rows = corpus.cases.to_pylist()
+    of_dev = [row for row in rows if row["split"] == "dev"]
+    apart = of_dev[0] | {"items": [of_dev[0]["items"][0], of_dev[1]["items"][1]], "label": 0}
+    cases = pa.Table.from_pylist([*rows, apart], corpus.cases.schema)
+    data = data_of(corpus, pair("bert").backbone)
+    config = config_of(corpus, GT2VEC | WITHOUT_DROPOUT)
+    found = [
+        fit(config, replace(data, corpus=replace(corpus, cases=some)))
+        for some in (corpus.cases, cases)
+    ]
+    assert found[0].aligned == found[1].aligned
+    assert found[0].history == found[1].history
+
+
 def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
     data = data_of(pairs(), pair("bert").backbone)
     optim = {"decayed": "matrices", "lr": 0.1, "weight_decay": 0.5}

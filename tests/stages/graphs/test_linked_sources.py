@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from permafrost.flows.context import RunContext, RunRuntime
+from permafrost.flows.context import RunContext, RunRuntime, SharedBackbone
 from permafrost.flows.nodes.corpora import BuildCorpus, corpus_node
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.linked import LinkedSource
@@ -18,9 +18,11 @@ from permafrost.stages.graphs.node_types import (
     QUERY_ENTITY,
     QUERY_NODE,
 )
+from permafrost.stages.graphs.relevances.cosine import CosineRelevance
 from permafrost.stages.graphs.relevances.none import NoRelevance
 from permafrost.stages.graphs.sources.question_answering import GraphQuestions
 from permafrost.storage.errors import InputError
+from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, needs_data
 from tests.stages.graphs.small_knowledge import knowledge
 from tests.stages.graphs.small_linked import (
@@ -90,7 +92,9 @@ def test_texts_without_entities_have_a_graph_of_the_query_node_alone(tmp_path: P
 def test_a_score_that_is_no_number_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scores(_: object, __: object, ___: object, nodes: Any, ____: object) -> list[np.ndarray]:
+    def scores(
+        _: object, __: object, ___: object, nodes: Any, ____: object, _____: object
+    ) -> list[np.ndarray]:
         return [np.where(np.arange(len(some)) == 1, np.nan, 0).astype(np.float32) for some in nodes]
 
     monkeypatch.setattr(NoRelevance, "scores", scores)
@@ -268,6 +272,8 @@ def test_a_node_builds_the_corpus_ahead_unless_a_model_scores_it(tmp_path: Path)
     config = {"kind": "cosine", "backbone": {"source": "minilm"}}
     scored = corpus_node("t", questions(tmp_path, node_relevance=config))
     assert not BuildCorpus.known_ahead(scored, context)
+    assert scored.resources.backbone
+    assert not plain.resources.backbone
     assert any("relevances.cosine" in name for name in scored.code)
     assert not any("relevances.cosine" in name for name in plain.code)
     assert any("knowledge.triples" in name for name in plain.code)
@@ -303,3 +309,28 @@ def test_openbookqa_and_scifact_as_published() -> None:
     held = corpus.case_split("dev").column("items").to_pylist()
     assert len({corpus.texts[corpus.items.column("text").to_pylist()[q]] for q, _ in held}) == 100
     assert np.diff(corpus.graphs.node_offsets).max() == 200
+
+
+def test_a_model_that_scores_nodes_has_the_device_of_the_backbone_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, str]] = []
+
+    def hold(self: SharedBackbone, device: str, progress: object) -> None:
+        events.append(("hold", device))
+
+    def scores(*arguments: Any) -> list[np.ndarray]:
+        nodes, device = arguments[3], arguments[5]
+        events.append(("score", device))
+        return [np.zeros(len(some), np.float32) for some in nodes]
+
+    monkeypatch.setattr(SharedBackbone, "hold", hold)
+    monkeypatch.setattr(CosineRelevance, "scores", scores)
+    monkeypatch.setattr(NoRelevance, "scores", scores)
+    runtime = RunRuntime.model_validate({"extract": {"device": "cuda:1"}})
+    context = RunContext(tmp_path / "home", runtime)
+    config = {"kind": "cosine", "backbone": {"source": "minilm"}}
+    for fields in ({"node_relevance": config}, {}):
+        node = corpus_node("t", questions(tmp_path, **fields))
+        BuildCorpus.build_showing(node, context, SilentProgress())
+    assert events == [("hold", "cuda:1"), ("score", "cuda:1"), ("score", "cuda:1")]

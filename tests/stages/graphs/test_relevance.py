@@ -56,7 +56,7 @@ def relevance(kind: str, folder: Path, **backbone: Any) -> Relevance:
 
 
 def scores(config: Relevance, asked: list[str] = ASKED, nodes: Any = None) -> list[np.ndarray]:
-    return config.scores(LABELS, asked, NODES if nodes is None else nodes, SilentProgress())
+    return config.scores(LABELS, asked, NODES if nodes is None else nodes, SilentProgress(), "cpu")
 
 
 def test_without_relevance_every_node_scores_zero() -> None:
@@ -126,7 +126,9 @@ def test_a_label_without_tokens_is_as_relevant_as_the_least(encoder: Path, tmp_p
     model = relevance("likelihood", tmp_path)
 
     def of(*labels: str) -> list[float]:
-        (found,) = model.scores(labels, ["the lake is"], [np.arange(len(labels))], SilentProgress())
+        (found,) = model.scores(
+            labels, ["the lake is"], [np.arange(len(labels))], SilentProgress(), "cpu"
+        )
         return found.tolist()
 
     known = of(*LABELS[:3])
@@ -170,6 +172,7 @@ def test_graphs_are_cut_by_relevance_and_keep_it(decoder: Path, tmp_path: Path) 
         [corpus.texts[0]],
         [np.arange(5)],
         SilentProgress(),
+        "cpu",
     )
     best = "animal" if found[3] > found[4] else "park"
     assert set(labels) == {"", "bird", "dog", "tree", best}, "of the unlinked ones, the better"
