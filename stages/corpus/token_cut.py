@@ -63,7 +63,7 @@ class TokenCut(BaseModel):
         both sides, and depends on the seed and the text alone. A token may begin inside a word: so does the
         second part then, whose own tokens can differ there.
         """
-        encoding = _loaded(self.file).encode(text, add_special_tokens=False)
+        encoding = _loaded(path := self.file, _state(path)).encode(text, add_special_tokens=False)
         places = encoding.offsets[: self.n_tokens]
         first, last = ceil(self.lowest * len(places)), floor(self.highest * len(places))
         first, last = max(first, 1), min(last, len(places) - 1)
@@ -75,8 +75,14 @@ class TokenCut(BaseModel):
         return text[:at].strip(), text[at : places[-1][1]].strip()
 
 
+def _state(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 @cache
-def _loaded(path: Path) -> Tokenizer:
+def _loaded(path: Path, state: tuple[int, ...]) -> Tokenizer:
+    """The state is there so that a changed file is read again."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     return tokenizer

@@ -21,6 +21,7 @@ from permafrost.stages.extraction.files import (
     BackboneFiles,
     find_backbone,
     read_config,
+    require_unchanged,
 )
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recording import watch
@@ -109,7 +110,8 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
     """The tokenizer, with truncation and padding switched off.
 
     Raises:
-        InputError: it cannot be loaded, or has no fast implementation, which character positions need.
+        InputError: it cannot be loaded, or has no fast implementation, which character positions need; or the
+            files of the backbone changed since they were hashed.
     """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -138,6 +140,7 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
     # tokenizer.json may carry both (all-MiniLM-L6-v2: cut at 128, pad to 128).
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
+    require_unchanged(files)
     return tokenizer
 
 
@@ -154,7 +157,8 @@ def load_backbone(
         device: `auto` (the first GPU, else the CPU) or a torch device.
 
     Raises:
-        InputError: the backbone is not supported, its checkpoint lacks weights, or there is no such device.
+        InputError: the backbone is not supported, its checkpoint lacks weights or changed since it was
+            hashed, or there is no such device.
     """
     sizes = read_sizes(files)
     family = FAMILIES[sizes.model_type]
@@ -177,7 +181,9 @@ def load_backbone(
         )
     model.eval().requires_grad_(False)
     watch(model, family)
-    return Backbone(files, sizes, load_tokenizer(files), model, family, precision, torch_device)
+    # Last: it checks the files that all of this was read from.
+    tokenizer = load_tokenizer(files)
+    return Backbone(files, sizes, tokenizer, model, family, precision, torch_device)
 
 
 def _load_model(

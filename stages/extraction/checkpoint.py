@@ -78,7 +78,8 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
     shapes: dict[str, tuple[int, ...]] = {}
     for name in (n for n in names if n.endswith(".safetensors")):
         stat = (folder / name).stat()
-        shapes |= _shapes(folder / name, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        shapes |= _shapes(folder / name, (stat.st_dev, stat.st_ino), stat.st_size, times)
     for index in (n for n in names if n.endswith(".safetensors.index.json")):
         if lost := sorted(weight_map(folder / index).keys() - shapes.keys()):
             raise InputError(
@@ -90,9 +91,9 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
 
 @lru_cache(maxsize=256)
 def _shapes(
-    path: Path, inode: int, size_bytes: int, modified_ns: int
+    path: Path, inode: tuple[int, int], size_bytes: int, times_ns: tuple[int, int]
 ) -> Mapping[str, tuple[int, ...]]:
-    """The shapes in one file; its inode, size and time are there so that a changed file is read again."""
+    """The shapes in one file; its inode, size and times are there so that a changed file is read again."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -50,6 +50,10 @@ VOCABULARIES = (
 """Files of which a tokenizer needs at least one."""
 
 
+_OTHER_WEIGHTS = "transformers_weights"
+"""Field of config.json that redirects transformers to another file."""
+
+
 class BackboneConfig(BaseModel):
     """Which backbone to run, in which precision, and up to which length."""
 
@@ -123,12 +127,41 @@ def require_config(folder: Path) -> None:
         )
 
 
+def require_unchanged(files: BackboneFiles) -> None:
+    """Check what was read against what was hashed, which may be hours ago.
+
+    Raises:
+        InputError: the folder holds other files now.
+    """
+    folder = files.folder
+    found = {
+        "weights or config": (
+            files.weights_digest,
+            _digest(folder, [CONFIG, *weight_files(folder)]),
+        ),
+        "tokenizer": (files.tokenizer_digest, _digest(folder, tokenizer_files(folder))),
+    }
+    for what, (then, now) in found.items():
+        if now != then:
+            raise InputError(
+                f"the {what} of the backbone in {folder} changed after they were looked at (SHA-256 "
+                f"{then[:12]} then, {now[:12]} now); nothing was computed with them. Leave the folder alone "
+                "while it is read, and run again"
+            )
+
+
 def weight_files(folder: Path) -> list[str]:
     """Names of the weight files that transformers would load: safetensors if there are any, else .bin.
 
     Raises:
-        InputError: there are none, or an index names a missing file.
+        InputError: there are none, an index names a missing file, or config.json names other files.
     """
+    if (other := read_config(folder).get(_OTHER_WEIGHTS)) is not None:
+        raise InputError(
+            f"{folder / CONFIG} names the weights {quoted(other)} ({_OTHER_WEIGHTS}), which transformers "
+            "would load in place of the usual files; give them the usual name (model.safetensors), and "
+            "remove the field"
+        )
     for whole, index in (
         ("model.safetensors", "model.safetensors.index.json"),
         ("pytorch_model.bin", "pytorch_model.bin.index.json"),
@@ -150,7 +183,7 @@ def weight_files(folder: Path) -> list[str]:
 
 
 def tokenizer_files(folder: Path) -> list[str]:
-    """Names of the tokenizer's files.
+    """Names of the tokenizer's files, with those of other versions of transformers that its config names.
 
     Raises:
         InputError: none of them is a vocabulary.
@@ -160,7 +193,15 @@ def tokenizer_files(folder: Path) -> list[str]:
             f"{folder} has no tokenizer (none of {', '.join(VOCABULARIES)}); it holds {_listing(folder)}. "
             f"Save the tokenizer beside the model with tokenizer.save_pretrained"
         )
-    return [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    names = dict.fromkeys([*TOKENIZER_FILES, *_versioned(folder)])
+    return [name for name in names if (folder / name).is_file()]
+
+
+def _versioned(folder: Path) -> list[str]:
+    """Names such as tokenizer.4.0.0.json, of which transformers loads the one for its own version."""
+    path = folder / "tokenizer_config.json"
+    named: Any = read_object(path).get("fast_tokenizer_files") if path.is_file() else None
+    return [name for name in named or () if isinstance(name, str) and Path(name).name == name]
 
 
 def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
@@ -199,7 +240,7 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         RevisionNotFoundError,
     )
 
-    needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES]
+    needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES, "tokenizer.*.json"]
     try:
         folder = Path(
             huggingface_hub.snapshot_download(
@@ -247,12 +288,16 @@ def _digest(folder: Path, names: Iterable[str]) -> str:
 
 def _file_digest(path: Path) -> str:
     stat = path.stat()
-    return _hash_file(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    times = stat.st_mtime_ns, stat.st_ctime_ns
+    return _hash_file(path, (stat.st_dev, stat.st_ino), stat.st_size, times)
 
 
 @lru_cache(maxsize=1024)
-def _hash_file(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
-    """SHA-256 of a file, computed once per process unless the file changes: a grid asks for it often."""
+def _hash_file(
+    path: Path, inode: tuple[int, int], size_bytes: int, times_ns: tuple[int, int]
+) -> str:
+    """SHA-256 of a file, computed once per process unless the file changes: a grid asks for it often. Its
+    modification time can be set to what it was; the time of its last change cannot."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -18,7 +18,7 @@ from permafrost.stages.extraction.backbone import load_tokenizer
 from permafrost.stages.extraction.checkpoint import reason
 from permafrost.stages.extraction.device import choose_device
 from permafrost.stages.extraction.facts import facts_of, max_length_of
-from permafrost.stages.extraction.files import BackboneConfig, find_backbone
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone, require_unchanged
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.token_budget import CPU_BATCH_TOKENS, batches
 from permafrost.storage.errors import InputError
@@ -121,6 +121,7 @@ def _load(
             "was saved with it (AutoModelForCausalLM or AutoModelForMaskedLM), or relevance of kind 'cosine'"
         )
     model.to(chosen).eval().requires_grad_(False)
+    require_unchanged(files)
     return LanguageModel(model, tokenizer, sizes.is_decoder, max_length_of(config, facts), chosen)
 
 

@@ -8,12 +8,11 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from permafrost.stages.corpus.dataset_folder import folder_digest, prepared
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource
-from permafrost.stages.corpus.table_files import file_sha256
 from permafrost.storage.errors import InputError
-from permafrost.storage.keys import digest
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
@@ -83,22 +82,13 @@ def source_identity(path: str, revision: str) -> dict[str, str]:
     """
     checked_path(path, "the dataset")
     if Path(path).is_dir():
-        return {"files": _folder_digest(Path(path))}
+        return {"files": folder_digest(Path(path))}
     return {"path": path, "commit": resolve_commit(path, revision)}
 
 
 def _revision_to_read(path: str, revision: str) -> str:
     checked_path(path, "the dataset")
     return revision if Path(path).is_dir() else resolve_commit(path, revision)
-
-
-def _folder_digest(folder: Path) -> str:
-    # Hidden files are left out, as in `datasets`.
-    names = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
-    visible = [n for n in names if not any(part.startswith(".") for part in n.parts)]
-    if not visible:
-        raise InputError(f"the folder {folder} holds no files; name a folder with a dataset")
-    return digest({n.as_posix(): file_sha256(folder / n) for n in visible})
 
 
 def resolve_commit(path: str, revision: str) -> str:
@@ -156,6 +146,8 @@ def open_split(path: str, config: str, revision: str, split: str) -> Any:
     datasets.disable_progress_bars()
     try:
         return _load(path, config, revision, split)
+    except InputError:
+        raise
     except (DatasetsError, ValueError, OSError, RuntimeError, pa.ArrowException) as error:
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         raise InputError(
@@ -188,10 +180,11 @@ def _load(path: str, config: str, revision: str, split: str) -> Any:
 
     folder = Path(path)
     is_saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+    name = None if config == "default" else config
+    if not is_saved and folder.is_dir():
+        return datasets.load_dataset(path, name, split=split, cache_dir=prepared(folder, name))
     if not is_saved:
-        name = None if config == "default" else config
-        commit = None if folder.is_dir() else revision
-        return datasets.load_dataset(path, name, split=split, revision=commit)
+        return datasets.load_dataset(path, name, split=split, revision=revision)
     saved = datasets.load_from_disk(path)
     if isinstance(saved, datasets.Dataset):
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})

@@ -1,5 +1,6 @@
 """Datasets: local folders through `datasets` itself, the hub through a stand-in for its client."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,79 @@ def test_facts_of_a_folder_are_its_bytes(folder: Path, tmp_path: Path) -> None:
     assert config(copy, {"train": "test"}).facts() != facts
     pq.write_table(pa.table({"sentence": ["x"], "label": [0]}), copy / "train.parquet")
     assert config(copy, splits).facts() != facts
+
+
+def carded(folder: Path, texts: list[str], data_files: str = "train.csv") -> Path:
+    """A clone of a dataset's repository, with the card that `push_to_hub` writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
+    (folder / "README.md").write_text("\n".join([*lines, f"    path: {data_files}", "---", ""]))
+    rows = [f"{text},{i % 2}" for i, text in enumerate(texts)]
+    (folder / "train.csv").write_text("\n".join(["sentence,label", *rows, ""]))
+    return folder
+
+
+def texts_of(path: Path) -> tuple[str, ...]:
+    return config(path, {"train": "train"}).build().texts
+
+
+def test_an_edited_folder_gives_its_new_texts(tmp_path: Path) -> None:
+    """`datasets` by itself finds what it made of a folder by its last name and the card."""
+    folder = carded(tmp_path / "v1" / "data", ["alpha", "beta"])
+    assert texts_of(folder) == ("alpha", "beta")
+    carded(folder, ["omega", "psi"])
+    assert texts_of(folder) == ("omega", "psi")
+    other = carded(tmp_path / "v2" / "data", ["gamma", "delta"])
+    assert texts_of(other) == ("gamma", "delta")
+    carded(folder, ["alpha", "beta"])
+    assert texts_of(folder) == ("alpha", "beta")
+
+
+def test_a_folder_whose_files_keep_their_time_gives_its_new_texts(folder: Path) -> None:
+    assert texts_of(folder) == ("a", "b", "c", "d")
+    path = folder / "train.parquet"
+    before = path.stat()
+    pq.write_table(pa.table({"sentence": ["p", "q", "r", "s"], "label": [0, 1, 0, 1]}), path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert texts_of(folder) == ("p", "q", "r", "s")
+
+
+def test_files_behind_a_link_are_among_the_facts(tmp_path: Path) -> None:
+    carded(tmp_path / "far", ["alpha", "beta"])
+    folder = carded(tmp_path / "data", ["unread", "too"], "part/train.csv")
+    (folder / "part").symlink_to(tmp_path / "far")
+    (folder / "part" / "round").symlink_to(folder)
+    splits = {"train": "train"}
+    facts = config(folder, splits).facts()
+    assert texts_of(folder) == ("alpha", "beta")
+    carded(tmp_path / "far", ["omega", "psi"])
+    assert config(folder, splits).facts() != facts
+    assert texts_of(folder) == ("omega", "psi")
+
+
+def test_a_data_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    carded(tmp_path / "elsewhere", ["alpha", "beta"])
+    folder = carded(tmp_path / "data", ["unread", "too"], "../elsewhere/train.csv")
+    with pytest.raises(
+        InputError, match=r"names the data file .*elsewhere/train.csv'.* no file of"
+    ):
+        texts_of(folder)
+    assert list((tmp_path / "cache" / "permafrost").iterdir()) == []
+
+
+def test_a_folder_that_changes_while_it_is_read_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = datasets.DatasetBuilder.download_and_prepare
+
+    def prepare(self: Any, *args: Any, **fields: Any) -> None:
+        real(self, *args, **fields)
+        (folder / "more.txt").write_text("x")
+
+    monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", prepare)
+    with pytest.raises(InputError, match="changed while it was read"):
+        texts_of(folder)
+    assert list((tmp_path / "cache" / "permafrost").iterdir()) == []
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

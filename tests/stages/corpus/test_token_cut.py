@@ -41,6 +41,14 @@ def test_what_is_beyond_the_last_token_is_dropped_first(words: str) -> None:
     assert TokenCut(tokenizer=words).halves("ice", 0) == ("ice", "")
 
 
+def test_an_edited_tokenizer_cuts_elsewhere(tmp_path: Path) -> None:
+    word_tokenizer().save_pretrained(tmp_path)
+    cut = TokenCut(tokenizer=str(tmp_path), n_tokens=4, lowest=0.5, highest=0.5)
+    assert cut.halves(TEXT, 0) == ("the deep", "lake freezes")
+    byte_tokenizer(adds_bos=True).save_pretrained(tmp_path)
+    assert cut.halves(TEXT, 0) == ("th", "e")
+
+
 def test_tokens_inside_words_are_places_too(tmp_path: Path) -> None:
     byte_tokenizer(adds_bos=True).save_pretrained(tmp_path)
     cut = TokenCut(tokenizer=str(tmp_path))

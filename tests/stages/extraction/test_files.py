@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
+from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone, weight_files
 from permafrost.storage.errors import InputError
 
@@ -57,13 +59,57 @@ def test_digests_change_when_a_byte_changes(
     folder: Path, name: str, weights_change: bool, tokenizer_changes: bool
 ) -> None:
     before = resolve(folder)
-    content = bytearray((folder / name).read_bytes())
-    content[-1] ^= 1
-    # Same size; a file system may also keep the same time stamp for a write this soon.
-    (folder / name).write_bytes(bytes(content) + b" ")
+    # A file system may keep the same time stamp for a write this soon.
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     after = resolve(folder)
     assert (before.weights_digest != after.weights_digest) == weights_change
     assert (before.tokenizer_digest != after.tokenizer_digest) == tokenizer_changes
+
+
+def test_other_bytes_of_the_same_size_and_time_are_other_weights(folder: Path) -> None:
+    before, path = resolve(folder), folder / "model.safetensors"
+    stat, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert resolve(folder).weights_digest != before.weights_digest
+
+
+def test_weights_that_the_config_names_are_refused(folder: Path) -> None:
+    """transformers would load them, and not the file that is hashed."""
+    content = json.loads((folder / "config.json").read_text())
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    content["transformers_weights"] = "other.safetensors"
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"names the weights 'other.safetensors'"):
+        resolve(folder)
+
+
+def test_tokenizers_for_other_versions_count(folder: Path) -> None:
+    """transformers loads the newest that its own version allows."""
+    content = json.loads((folder / "tokenizer_config.json").read_text())
+    content["fast_tokenizer_files"] = ["tokenizer.json", "tokenizer.4.0.0.json", "absent.json"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    path = folder / "tokenizer.4.0.0.json"
+    shutil.copy(folder / "tokenizer.json", path)
+    before = resolve(folder)
+    path.write_bytes(path.read_bytes() + b" ")
+    assert resolve(folder).tokenizer_digest != before.tokenizer_digest
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_files_that_change_before_they_are_loaded_are_refused(folder: Path, name: str) -> None:
+    files = resolve(folder)
+    load_backbone(files, "float32", "cpu")
+    content = (folder / name).read_bytes()
+    other = content[:-4] + bytes(4) if name == "model.safetensors" else content + b" "
+    (folder / name).write_bytes(other)
+    with pytest.raises(
+        InputError, match=r"of the backbone in .* changed after they were looked at"
+    ):
+        load_backbone(files, "float32", "cpu")
+    (folder / name).write_bytes(content)
+    load_backbone(files, "float32", "cpu")
 
 
 def test_files_that_are_not_loaded_do_not_count(folder: Path) -> None:

@@ -1,0 +1,88 @@
+"""A folder that `datasets` reads: what is in it, and what `datasets` makes of that, kept by its content."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from permafrost.stages.corpus.table_files import file_sha256
+from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest
+from permafrost.storage.quoting import quoted
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over names and contents of the files, 64 hex digits.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not (names := sorted(_visible(folder))):
+        raise InputError(f"the folder {folder} holds no files; name a folder with a dataset")
+    return digest({n.as_posix(): file_sha256(folder / n) for n in names})
+
+
+def prepared(folder: Path, name: str | None) -> str:
+    """Where `datasets` keeps what it makes of a folder: by its content. By itself it goes by its last
+    name and by times of files, so that an edited one could give its old texts.
+
+    Raises:
+        InputError: a data file lies outside the folder, or the folder changed while it was read.
+    """
+    import datasets
+
+    content = folder_digest(folder)
+    place = Path(datasets.config.HF_DATASETS_CACHE, "permafrost")
+    kept = place / digest({"files": content, "config": name})
+    if kept.is_dir():
+        return str(kept)
+    place.mkdir(parents=True, exist_ok=True)
+    draft = tempfile.mkdtemp(dir=place, prefix=".draft-")
+    try:
+        builder = datasets.load_dataset_builder(str(folder), name, cache_dir=draft)
+        _require_inside(folder, builder.config.data_files)
+        builder.download_and_prepare()
+        if folder_digest(folder) != content:
+            raise InputError(
+                f"the folder {folder} changed while it was read; leave it alone and run again"
+            )
+        try:
+            Path(draft).rename(kept)
+        except OSError:
+            if not kept.is_dir():  # or another process was first
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return str(kept)
+
+
+def _require_inside(folder: Path, data_files: Any) -> None:
+    known = {_spelt_out(folder / name) for name in _visible(folder)}
+    for file in (file for files in (data_files or {}).values() for file in files):
+        if _spelt_out(file) not in known:
+            raise InputError(
+                f"the dataset in {folder} names the data file {quoted(str(file))}, which is no file of this "
+                "folder, so that its key would not hold its content; put the file into the folder"
+            )
+
+
+def _spelt_out(path: str | Path) -> str:
+    """From the root, without `..`; links stay."""
+    return os.path.abspath(path)  # noqa: PTH100  # Path.absolute keeps `..`
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Files below a folder, relative to it, those behind links too; without hidden ones, as in `datasets`."""
+    entered = set[tuple[int, int]]()
+    for root, folders, files in os.walk(folder, followlinks=True):
+        stat = Path(root).stat()
+        if (stat.st_dev, stat.st_ino) in entered:
+            folders.clear()  # a link to a folder that holds it
+            continue
+        entered.add((stat.st_dev, stat.st_ino))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and (path := Path(root, name)).is_file():
+                yield path.relative_to(folder)
