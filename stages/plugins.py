@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from importlib.util import spec_from_loader
 from inspect import getsource
 from linecache import checkcache
 from pathlib import Path
+from sysconfig import get_path
 from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Any
@@ -23,6 +25,7 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import use_source
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
+from permafrost.storage.source_facts import source_facts
 
 PREFIX = "permafrost_plugins"
 """Package that the modules of plug-in files seem to be in."""
@@ -40,6 +43,8 @@ class Plugin:
     origin: str
     """Where it came from, for people."""
     module: ModuleType
+    beside: tuple[str, ...] = ()
+    """Packages and modules that it imports and that are no installed ones."""
 
 
 class _Plugins:
@@ -160,7 +165,7 @@ def _load(name: str, source: str, origin: str) -> None:
             f"{quoted(str(error))}; {advice}"
         ) from error
     use_source(name, source)
-    _PLUGINS.loaded[name] = Plugin(name, source, origin, module)
+    _PLUGINS.loaded[name] = Plugin(name, source, origin, module, _beside(module, source))
 
 
 def register(cls: type) -> None:
@@ -218,9 +223,41 @@ def generation() -> Sequence[object]:
 
 
 def packages() -> tuple[str, ...]:
-    """Modules and packages of plug-ins, whose code counts in keys as ours does."""
-    installed = (g.__name__ if isinstance(g, ModuleType) else g.__module__ for g in _entry_points())
-    return tuple(dict.fromkeys((*(n.split(".")[0] for n in installed), *_PLUGINS.loaded)))
+    """Modules and packages of plug-ins, whose code counts in keys as ours does: also those beside them that
+    they import, which nothing else has a version of."""
+    installed = [g.__name__ if isinstance(g, ModuleType) else g.__module__ for g in _entry_points()]
+    registered = [name.partition(":")[0] for name in _PLUGINS.registered]
+    whole = (name.split(".")[0] for name in (*installed, *registered))
+    beside = (name for plugin in _PLUGINS.loaded.values() for name in plugin.beside)
+    return tuple(dict.fromkeys((*whole, *_PLUGINS.loaded, *beside)))
+
+
+def _beside(module: ModuleType, source: str) -> tuple[str, ...]:
+    """Packages and modules that a plug-in imports and that are no installed ones."""
+    facts = source_facts(source, module.__name__, is_package=False)
+    imported = {target.split(".")[0] for target, _ in facts.imports.values()} | {
+        name.split(".")[0] for name in facts.run
+    }
+    inner = (one for d in facts.definitions.values() for one in d.imported)
+    imported |= {target.split(".")[0] for target, _, _ in inner}
+    return tuple(sorted(name for name in imported if name and not _is_installed(name)))
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package comes with Python, from an installer, or is ours; one that cannot be found is."""
+    if package in sys.stdlib_module_names or package in (PREFIX, __name__.split(".")[0]):
+        return True
+    loaded = sys.modules.get(package)
+    spec = getattr(loaded, "__spec__", None) or PathFinder.find_spec(package)
+    if spec is None:
+        return True
+    # A package without an `__init__` has folders and no file.
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
+    installed = [Path(get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")]
+    return all(
+        any(Path(str(place)).resolve().is_relative_to(folder) for folder in installed)
+        for place in places
+    )
 
 
 def sources_of(entries: Iterable[Any]) -> Mapping[str, str]:

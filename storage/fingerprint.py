@@ -2,14 +2,15 @@
 
 Only the parsed syntax counts; comments, docstrings and formatting do not. Names are followed through module
 globals, imports between project packages and attribute access on imported modules; classes are included
-whole. A choice by string at run time cannot be followed, so a registry must be a module-level table that
-names its members, which are then all reached.
+whole, and so is a module that is passed on as a value. What imports bind the names of a module to counts by
+name, outside the packages too. A choice by string at run time cannot be followed, so a registry must be a
+module-level table that names its members, which are then all reached.
 """
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -18,10 +19,12 @@ from threading import Lock
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
-from permafrost.storage.source_facts import Definition, SourceFacts, source_facts
+from permafrost.storage.source_facts import ALL, Definition, SourceFacts, source_facts
 
 Place = tuple[str, str]
 """Module and top-level name."""
+EFFECTS, IMPORTS = "(import effects)", "(imports)"
+"""In the place of a name: what a module does when it is imported, and what its imports bind."""
 
 
 _SOURCES: dict[str, str] = {}
@@ -116,20 +119,36 @@ def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFinge
 
 def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
     seen: dict[str, str] = {}
+    bound: dict[str, set[tuple[str, str, str]]] = {}
     queue: list[Place] = [(module, name)]
     while queue:
         module, name = queue.pop()
-        found = _resolve(module, name, packages)
+        found = (module, name) if name == EFFECTS else _resolve(module, name, packages)
         if found is None or f"{found[0]}:{found[1]}" in seen:
             continue
         facts = _facts(found[0])
-        parts = {found[1]: facts.definitions[found[1]]}
-        if facts.effects is not None:
-            parts["(import effects)"] = facts.effects
-        for shown, part in parts.items():
-            seen[f"{found[0]}:{shown}"] = part.digest
-            queue.extend(set(_references(found[0], part, packages)))
+        part = facts.effects if name == EFFECTS else facts.definitions[found[1]]
+        if part is None:
+            continue
+        seen[f"{found[0]}:{found[1]}"] = part.digest
+        queue.extend(set(_references(found[0], part, packages)))
+        queue.extend((run, EFFECTS) for run in (found[0], *_run_by(facts, packages)))
+        bound.setdefault(found[0], set()).update(_bound(facts, part))
+    seen |= {f"{m}:{IMPORTS}": digest(sorted(names))[:16] for m, names in bound.items() if names}
     return CodeFingerprint(dict(sorted(seen.items())))
+
+
+def _run_by(facts: SourceFacts, packages: tuple[str, ...]) -> Iterator[str]:
+    """Modules of the packages that a module's plain imports run."""
+    return (run for run in facts.run if _is_project(run, packages) and _is_module(run))
+
+
+def _bound(facts: SourceFacts, part: Definition) -> Iterator[tuple[str, str, str]]:
+    """The names of imports that a definition mentions: name, module, and the name there or nothing."""
+    everything = (name for name, (_, inner) in facts.imports.items() if inner == ALL)
+    for name in (*(first for first, *_ in part.names if first in facts.imports), *everything):
+        target, inner = facts.imports[name]
+        yield name, target, inner or ""
 
 
 def _facts(module: str) -> SourceFacts:
@@ -193,7 +212,9 @@ def _followed(module: str, name: str, packages: tuple[str, ...]) -> Place | None
         if name in facts.definitions:
             return module, name
         if name not in facts.imports:
-            return None
+            everything = (target for target, inner in facts.imports.values() if inner == ALL)
+            found = (_resolve(target, name, packages) for target in everything)
+            return next((place for place in found if place is not None), None)
         target, inner = facts.imports[name]
         if inner is None or (
             _is_module(f"{target}.{inner}") and not _binds(target, inner, packages)
@@ -220,25 +241,27 @@ def _references(module: str, read: Definition, packages: tuple[str, ...]) -> lis
     found: list[Place] = []
     imports = _facts(module).imports
     for first, *rest in read.names:
-        if not rest:
-            found.append((module, first))
-        elif first in imports:
+        found.append((module, first))
+        if first in imports:
             found.extend(_attribute(*imports[first], rest, packages))
     for target, inner, rest in read.imported:
-        if rest:
-            found.extend(_attribute(target, inner, rest, packages))
-        elif inner is not None:
+        if inner is not None:
             found.append((target, inner))
+        found.extend(_attribute(target, inner, rest, packages))
     return found
 
 
 def _attribute(
     module: str, name: str | None, rest: Sequence[str], packages: tuple[str, ...]
 ) -> list[Place]:
-    """The definition that `poolings.mean` refers to if `poolings` is a project module; else empty."""
-    path = module if name is None else f"{module}.{name}"
-    for part in rest[:-1]:
+    """The definition that `poolings.mean` refers to if `poolings` is a project module, or all those of a
+    module that stands for itself; else empty."""
+    path = module
+    for part in (name, *rest) if name is not None else rest:
         if not (_is_project(path, packages) and _is_module(path)):
             return []
+        if not _is_module(f"{path}.{part}") or _binds(path, part, packages):
+            return [(path, part)]
         path = f"{path}.{part}"
-    return [(path, rest[-1])] if _is_project(path, packages) and _is_module(path) else []
+    is_ours = _is_project(path, packages) and _is_module(path)
+    return [(path, defined) for defined in _facts(path).definitions] if is_ours else []

@@ -8,7 +8,7 @@ another version of Python or another version of this module is not used, whateve
 import ast
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,8 @@ Names = tuple[str, ...]
 """Parts of a dotted name: `("poolings", "mean")` for `poolings.mean`."""
 Target = tuple[str, str | None]
 """A module and a name in it; None for the module itself."""
+ALL = "*"
+"""In a target: every name of the module."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class SourceFacts:
 
     definitions: Mapping[str, Definition]
     imports: Mapping[str, Target]
-    """By local name."""
+    """By local name; those of `from a import *` by `* a`."""
+    run: frozenset[str]
+    """Modules that `import a.b` runs, whatever name it binds."""
     effects: Definition | None
     """Statements that run at import and bind nothing (registrations)."""
 
@@ -67,12 +71,14 @@ def source_facts(source: str, module: str, is_package: bool) -> SourceFacts:
         return SourceFacts(
             {name: _definition(one) for name, one in fields["definitions"].items()},
             {name: (target, inner) for name, (target, inner) in fields["imports"].items()},
+            frozenset(fields["run"]),
             None if fields["effects"] is None else _definition(fields["effects"]),
         )
     facts = _read(source, module if is_package else module.rpartition(".")[0])
     fields = {
         "definitions": {name: _plain(one) for name, one in facts.definitions.items()},
         "imports": facts.imports,
+        "run": sorted(facts.run),
         "effects": None if facts.effects is None else _plain(facts.effects),
     }
     keep("code", module, made_from, fields)
@@ -100,6 +106,7 @@ class _Found:
     """From which relative imports count."""
     definitions: dict[str, list[ast.stmt]] = field(default_factory=dict[str, list[ast.stmt]])
     imports: dict[str, Target] = field(default_factory=dict[str, Target])
+    run: set[str] = field(default_factory=set[str])
     effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
 
 
@@ -109,6 +116,7 @@ def _read(source: str, package: str) -> SourceFacts:
     return SourceFacts(
         {name: _defined(statements, package) for name, statements in found.definitions.items()},
         found.imports,
+        frozenset(found.run),
         _defined(found.effects, package) if found.effects else None,
     )
 
@@ -118,6 +126,8 @@ def _collect(statements: Sequence[ast.stmt], found: _Found) -> None:
         match statement:
             case ast.Import() | ast.ImportFrom():
                 found.imports.update(_imported(statement, found.package))
+                if isinstance(statement, ast.Import):
+                    found.run.update(a.name for a in statement.names)
             case (
                 ast.FunctionDef(name=name)
                 | ast.AsyncFunctionDef(name=name)
@@ -156,7 +166,10 @@ def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> dict[str,
     parts = package.split(".")
     base = ".".join(parts[: len(parts) - statement.level + 1]) if statement.level else ""
     full = ".".join(p for p in (base, statement.module) if p)
-    return {a.asname or a.name: (full, a.name) for a in statement.names}
+    return {
+        f"{ALL} {full}" if a.name == ALL else a.asname or a.name: (full, a.name)
+        for a in statement.names
+    }
 
 
 def _bind(statement: ast.stmt, found: _Found) -> None:
@@ -175,25 +188,33 @@ def _defined(statements: Sequence[ast.stmt], package: str) -> Definition:
     names, imported = set[Names](), set[tuple[str, str | None, Names]]()
     for statement in statements:
         local = _local_imports(statement, package)
-        nodes = ast.walk(statement)
-        for node in (n for n in nodes if isinstance(n, ast.Name | ast.Attribute)):
-            match _dotted(node):
-                case (first, *rest) if first in local:
-                    imported.add((*local[first], tuple(rest)))
-                case (first, *rest):
-                    names.add((first, *rest))
-                case _:
-                    pass
+        for first, *rest in _mentioned(statement):
+            if first in local:
+                imported.update((*target, tuple(rest)) for target in local[first])
+            else:
+                names.add((first, *rest))
     return Definition(_digest(statements), frozenset(names), frozenset(imported))
 
 
-def _local_imports(statement: ast.stmt, package: str) -> dict[str, Target]:
-    """Imports inside functions."""
-    out: dict[str, Target] = {}
+def _local_imports(statement: ast.stmt, package: str) -> dict[str, set[Target]]:
+    """Imports inside functions; a name may be imported from several modules, in branches."""
+    out: dict[str, set[Target]] = {}
     for node in ast.walk(statement):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            out.update(_imported(node, package))
+            for name, target in _imported(node, package).items():
+                out.setdefault(name, set()).add(target)
     return out
+
+
+def _mentioned(statement: ast.stmt) -> Iterator[Names]:
+    """Every dotted name as a whole: `a.b.c` is none of `a.b`, nor of `a`."""
+    left: list[ast.AST] = [statement]
+    while left:
+        node = left.pop()
+        if names := _dotted(node):
+            yield names
+        else:
+            left.extend(ast.iter_child_nodes(node))
 
 
 def _dotted(node: ast.AST) -> Names:

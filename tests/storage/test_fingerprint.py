@@ -53,7 +53,9 @@ class Package:
         return fingerprint(importlib.import_module(f"{self.name}.main").run, [self.name])
 
     def reached(self) -> set[str]:
-        return {d.removeprefix(f"{self.name}.") for d in self.fingerprint().definitions}
+        """Definitions and effects; not what imports bind."""
+        names = {d.removeprefix(f"{self.name}.") for d in self.fingerprint().definitions}
+        return {name for name in names if not name.endswith(":(imports)")}
 
 
 @pytest.fixture
@@ -308,6 +310,44 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         },
         "far",
     ),
+    "import of everything": (
+        {
+            "main": "from PKG.far import *\ndef run():\n    return a()\n",
+            "far": "def a():\n    return 1\n",
+        },
+        "far",
+    ),
+    "one of two imports of a name inside a function": (
+        {
+            "main": "def run(x=0):\n    if x:\n        from PKG.far import f\n    else:\n"
+            "        from PKG.near import f\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+            "near": "def f():\n    return 3\n",
+        },
+        "far",
+    ),
+    "module as a value": (
+        {
+            "main": "from PKG import far\nT = {'x': far}\ndef run():\n    return T['x'].a()\n",
+            "far": "def a():\n    return 1\n",
+        },
+        "far",
+    ),
+    "module as a value inside a function": (
+        {
+            "main": "def run():\n    import PKG.far as far\n    return vars(far)\n",
+            "far": "def a():\n    return 1\n",
+        },
+        "far",
+    ),
+    "module that is imported for what it registers": (
+        {
+            "main": "import PKG.reg\nfrom PKG.table import T\ndef run():\n    return T\n",
+            "reg": "from PKG.table import T\nT['a'] = 1\n",
+            "table": "T = {}\n",
+        },
+        "reg",
+    ),
     "augmented table": (
         {
             "main": "from PKG.far import T\ndef run():\n    return T\n",
@@ -326,6 +366,36 @@ def test_a_change_is_found_through(package: Package, case: str) -> None:
     before = package.fingerprint().digest
     package.edit(edited, "1", "2")
     assert package.fingerprint().digest != before
+
+
+BOUND = {
+    "another function of a library": ("from math import floor as r", "from math import ceil as r"),
+    "another library": ("from math import floor as r", "from numpy import floor as r"),
+    "two names that change places": (
+        "from PKG.far import a as r, b as other",
+        "from PKG.far import b as r, a as other",
+    ),
+    "another module": ("import math as r", "import cmath as r"),
+}
+
+
+@pytest.mark.parametrize("case", BOUND)
+def test_what_an_import_binds_counts(package: Package, case: str) -> None:
+    before, after = BOUND[case]
+    package.write("far", "def a():\n    return 1\ndef b():\n    return 2\n")
+    found: list[str] = []
+    for bound in (before, after):
+        package.write("main", f"{bound}\nother = None\ndef run():\n    return r, other\n")
+        found.append(package.fingerprint().digest)
+    assert found[0] != found[1]
+
+
+def test_imports_that_are_not_mentioned_and_their_order_do_not_count(package: Package) -> None:
+    found: list[str] = []
+    for imports in ("import math\nimport json", "import json\nimport math\nimport csv"):
+        package.write("main", f"{imports}\ndef run():\n    return math.pi, json\n")
+        found.append(package.fingerprint().digest)
+    assert found[0] == found[1]
 
 
 def test_functions_that_call_each_other_end(package: Package) -> None:
