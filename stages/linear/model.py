@@ -44,7 +44,7 @@ class LinearModel:
     mean: Float64[np.ndarray, " f"]
     """Of train, as `scale`."""
     scale: Float64[np.ndarray, " f"]
-    """Standard deviation, 1 where a column is constant."""
+    """Standard deviation, 1 where a column is constant up to the rounding of float16."""
 
     @property
     def n_parameters(self) -> int:

@@ -249,6 +249,34 @@ def test_constant_columns_say_nothing():
     assert np.isfinite(found.model.coef).all()
 
 
+@pytest.mark.parametrize("made", [singles, pairs])
+def test_a_column_that_is_rounding_alone_says_nothing(made):
+    """float16 keeps numbers of 1e-7 in steps of 6e-8: of two texts one may be -1e-7 and the other 0."""
+    corpus, vectors = made()
+    width = vectors.shape[1]
+    vectors[:, 3] = np.random.default_rng(0).normal(-1e-7, 5e-9, len(vectors))
+    stored = vectors.astype(np.float16).astype(np.float32)
+    assert stored[:, 3].std() > 0
+    found = run(corpus, {2: stored}, c=(10.0,)).model
+    assert {float(s) for s in found.scale[3::width]} == {1.0}
+    text, pair, _ = of_split(corpus, "test")
+    sides = [text] if made is singles else [text, pair]
+    answers = [found.decide(*(rows[side] for side in sides)) for rows in (stored, vectors)]
+    np.testing.assert_allclose(*answers, rtol=0.02, atol=0.02)
+    again = vectors.copy()
+    again[:, 3] = 0
+    other = found.decide(*(again[side] for side in sides))
+    np.testing.assert_allclose(other, answers[1], atol=1e-5)
+
+
+def test_a_small_column_that_varies_counts():
+    corpus, vectors = singles()
+    small = vectors.copy()
+    small[:, 3] *= 1e-5
+    scales = [run(corpus, {2: rows}, c=(1.0,)).model.scale[3] for rows in (vectors, small)]
+    assert scales[1] == pytest.approx(1e-5 * scales[0])
+
+
 # The classifier by itself
 
 
