@@ -211,6 +211,10 @@ def _rows(texts: Iterable[str], what: str) -> list[str]:
             f"{what} was given the text {quoted(texts)} where a list of texts belongs; write [text]"
         )
     require_no_table(texts)
+    if not isinstance(texts, Iterable):
+        raise InputError(
+            f"{what} was given {quoted(texts)}, of type {type(texts).__name__}, where a list of texts belongs"
+        )
     rows = list(texts)
     if not rows:
         raise InputError(f"there are no texts to {what}; give at least one")

@@ -39,6 +39,7 @@ def data_files(path: Path) -> list[Path]:
             or a shard is missing.
     """
     if path.is_dir():
+        _refuse_saved(path)
         files = [(p, extension_of(p)) for p in _sorted(path.iterdir())]
         found = [p for p, extension in files if extension in _PLAIN]
         found = found or [p for p, extension in files if extension in _FURTHER]
@@ -62,6 +63,17 @@ def data_files(path: Path) -> list[Path]:
             f"pattern that fits those of one, such as *{formats[0]}"
         )
     return found
+
+
+def _refuse_saved(folder: Path) -> None:
+    """Raises: InputError: `datasets` wrote the folder with `save_to_disk`."""
+    of_splits = (folder / "dataset_dict.json").is_file()
+    if of_splits or all((folder / name).is_file() for name in ("state.json", "dataset_info.json")):
+        split = "SPLIT" if of_splits else "train"
+        raise InputError(
+            f"{folder} was written by datasets' save_to_disk; use a task of kind 'hub' with 'path: {folder}' "
+            f"and the splits in 'splits' (on the command line: hf:{folder}:{split})"
+        )
 
 
 def extension_of(path: Path) -> str:

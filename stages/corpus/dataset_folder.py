@@ -32,9 +32,10 @@ def prepared(folder: Path, name: str | None) -> str:
         InputError: a data file lies outside the folder, or the folder changed while it was read.
     """
     import datasets
+    from datasets import config
 
     content = folder_digest(folder)
-    place = Path(datasets.config.HF_DATASETS_CACHE, "permafrost")
+    place = Path(config.HF_DATASETS_CACHE, "permafrost")
     kept = place / digest({"files": content, "config": name})
     if kept.is_dir():
         return str(kept)

@@ -109,11 +109,13 @@ def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.obje
             broken,
             split,
             name,
-            "is not a class; use whole numbers or strings, or kind 'similarity'",
+            "is not a class; use whole numbers or names (in csv, 1.1 is a number with quotation marks, too; "
+            "v1.1 is a name), or kind 'similarity'",
         )
         return numbers.astype(np.int64)
     raise InputError(
-        f"column {quoted(name)} of {split.where} holds {kind}, expected classes: integers or strings"
+        f"column {quoted(name)} of {split.where} holds {kind}, such as {quoted(_value(column, 0))}, expected "
+        "classes: integers or strings; convert the column to text"
     )
 
 

@@ -121,7 +121,7 @@ def _one_side(
 
 CHOSEN_BY_FIELDS = (
     "Name one of these in the task's text, text_pair, negative or label (on the command line: "
-    "FILE::COLUMN)"
+    "FILE::COLUMN, --text-pair and --id)"
 )
 
 

@@ -271,11 +271,13 @@ def _unreadable(path: Path, error: Exception, how: TextFormat = USUAL) -> InputE
         return _missing(path)
     advice = "repair the file, or rename it if it has another format"
     if isinstance(error, UnicodeDecodeError):
-        advice = name_the_encoding("latin-1" if how.encoding == UTF_8 else UTF_8)
+        advice = name_the_encoding("cp1252" if how.encoding == UTF_8 else UTF_8)
     elif how.delimiter is None and isinstance(error, pa.ArrowInvalid):
         # A semicolon in the place of commas, and commas inside the texts.
         other = likely_delimiter(path, how.encoding)
         advice += "" if other is None else f". {name_the_delimiter(other)}"
+        if file_format(path) == "tsv" and '"' in str(error):
+            advice += f"; {_QUOTED}"
     return InputError(f"{path} cannot be read as {extension_of(path)}: {error}; {advice}")
 
 
@@ -341,20 +343,49 @@ def _csv(
         column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
     )
     table = pa.csv.read_csv(arrow_input(path), *options, converting)
+    if kind == "tsv":
+        _refuse_quoted(table, texts, path)
     return _with_names(table, path, options, dict.fromkeys(labels))
 
 
+def _refuse_quoted(table: pa.Table, texts: Iterable[str], path: Path) -> None:
+    """Raises: InputError: every text that begins with a quotation mark is quoted as in csv: it ends with one,
+    those inside are doubled, and there are some."""
+    for name in texts:
+        column = table.column(name)
+        begun = column.filter(pc.starts_with(column, '"'))
+        inside = pc.binary_slice(begun, 1, -1)
+        bare = pc.match_substring(pc.replace_substring(inside, '""', ""), '"')
+        is_closed = pc.and_(pc.ends_with(begun, '"'), pc.greater(pc.binary_length(begun), 1))
+        has_doubled = pc.match_substring(inside, '""')
+        if pc.all(pc.and_not(is_closed, bare)).as_py() and pc.any(has_doubled).as_py():
+            shown = begun.filter(has_doubled)[0].as_py()
+            raise InputError(
+                f"column {quoted(name)} of {path} is quoted as in csv, such as {quoted(shown)}, and "
+                f"quotation marks in .tsv are part of the text; {_QUOTED}"
+            )
+
+
+_QUOTED = (
+    "for a file with quoted fields call it .csv, with 'delimiter: \"\\t\"' beside its files (on the "
+    "command line: --delimiter '\\t')"
+)
+
+
 def _with_names(table: pa.Table, path: Path, options: Reading, labels: Iterable[str]) -> pa.Table:
-    """The labels as text where different ones were read as one number, as 1 and 01."""
+    """The labels as text where they were read as dates or times, or different ones as one number, as 1 and
+    01."""
     for name in labels:
-        if not pa.types.is_integer(table.schema.field(name).type):
+        kind = table.schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
             continue
         as_text = pa.csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
         written = pa.csv.read_csv(arrow_input(path), *options, as_text).column(name)
         trimmed = pc.utf8_trim_whitespace(written)
         # Nothing, and what stands for it, is no label.
         present = trimmed.filter(table.column(name).is_valid())
-        if pc.count_distinct(present).as_py() > pc.count_distinct(table.column(name)).as_py():
+        n_read = pc.count_distinct(table.column(name)).as_py()
+        if pa.types.is_temporal(kind) or pc.count_distinct(present).as_py() > n_read:
             table = table.set_column(table.schema.get_field_index(name), name, trimmed)
     return table
 

@@ -73,7 +73,7 @@ def decoded(
         at, raw = _first_undecodable(column)
         raise InputError(
             f"row {_row(at, rows)} of {where}, column {quoted(name)}, is not valid UTF-8: "
-            f"{quoted(raw[:60])}; {name_the_encoding('latin-1')}"
+            f"{quoted(raw[:60])}; {name_the_encoding('cp1252')}"
         ) from error
     return texts
 
@@ -95,7 +95,7 @@ def plain(table: pa.Table, name: str, where: str) -> list[Any]:
             decoded(column, name, where)
         raise InputError(
             f"column {quoted(name)} of {where} has text that is not valid UTF-8: {error}; "
-            f"{name_the_encoding('latin-1')}"
+            f"{name_the_encoding('cp1252')}"
         ) from error
 
 

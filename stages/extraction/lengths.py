@@ -214,8 +214,8 @@ def refuse_too_long(
     first = int(np.argmax(cut))
     whole = encode(target.recipe, target.tokenizer, [texts[first]], _NO_LIMIT)
     raise InputError(
-        f"{int(cut.sum()):,} of the {len(texts):,} texts are longer than max_length, which is "
-        f"{target.max_length} tokens; the first is text {first} ({quoted(texts[first])}) with "
+        f"{int(cut.sum()):,} of the {len(texts):,} different texts are longer than max_length, which is "
+        f"{target.max_length} tokens; the first is {quoted(texts[first])} with "
         f"{int(whole.token_ids.lengths[0]):,} tokens under this recipe. Nothing was written, as too_long is "
         f"'refuse'; split or leave out such texts, use a larger max_length, or set too_long to 'cut'"
     )

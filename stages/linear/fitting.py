@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.corpus import Corpus
@@ -26,6 +26,7 @@ from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.splits import require_metric, splits
 from permafrost.stages.linear.config import ClassifierConfig, LinearConfig
 from permafrost.stages.linear.model import LinearModel, inputs
+from permafrost.stages.linear.rounding import is_rounding
 from permafrost.stages.metrics.vector_map import spread_evenly, vector_map
 from permafrost.stages.scoring.answers import SPLITS, answer_metrics, answers_table
 from permafrost.stages.scoring.scored import ScoreResult
@@ -163,9 +164,9 @@ def _candidates(
     sides = _sides(made.rows, train)
     rows = inputs(sides, config.pair_features)
     scaler.fit(rows)
-    says_nothing = np.tile(_is_rounding(sides), rows.shape[1] // sides[0].shape[1])
+    says_nothing = np.tile(is_rounding(sides), rows.shape[1] // sides[0].shape[1])
     scaler.scale_ = np.where(says_nothing, 1.0, np.asarray(scaler.scale_))
-    rows = scaler.transform(rows)
+    rows = np.asarray(scaler.transform(rows))
     fitted: list[_Fitted] = []
     progress.start("linear", len(config.c), "candidates")
     try:
@@ -191,25 +192,6 @@ def _candidates(
     finally:
         progress.finish()
     return fitted
-
-
-_ROUNDING, _LEAST = 2.0**-11, 2.0**-25
-"""Half of float16's spacing, as a share of a number, and that of the smallest numbers."""
-
-
-def _is_rounding(sides: Sequence[Float32[np.ndarray, "n d"]]) -> Bool[np.ndarray, " d"]:
-    """The columns of vectors that are constant up to the rounding of float16, on every side.
-
-    Divided by its deviation, the rounding of a stored column that says nothing (the last layer of MiniLM has
-    one) would weigh as much as any other column, and a vector that was not stored would get another answer.
-    """
-    found = np.ones(sides[0].shape[1], np.bool_)
-    for rows in sides:
-        mean = rows.mean(axis=0, dtype=np.float64)
-        deviation = rows.std(axis=0, dtype=np.float64)
-        rounding = np.maximum(np.sqrt(mean**2 + deviation**2) * _ROUNDING, _LEAST)
-        found &= deviation <= rounding
-    return found
 
 
 def _solved(

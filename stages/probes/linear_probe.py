@@ -15,6 +15,7 @@ from permafrost.stages.fit.metrics import evaluate
 from permafrost.stages.fit.splits import require_metric
 from permafrost.stages.linear.config import ClassMetric, PairFeatures, Strengths
 from permafrost.stages.linear.model import inputs
+from permafrost.stages.linear.rounding import is_rounding
 from permafrost.stages.scoring.similarity import (
     EqualCosinesError,
     SimilarityConfig,
@@ -102,7 +103,10 @@ def score_task(config: LinearProbe, vectors: Vectors, corpus: Corpus) -> TaskSco
         for split, of_split in examples.items()
     }
     mean, std = rows["train"].mean(axis=0), rows["train"].std(axis=0)
-    scale = np.where(std > 0, std, 1.0)  # a constant column carries no information
+    # A constant column carries no information, nor does one that is rounding alone.
+    sides = [vectors[side] for side in examples["train"].sides]
+    says_nothing = np.tile(is_rounding(sides), len(std) // vectors.shape[1]) | (std == 0)
+    scale = np.where(says_nothing, 1.0, std)
     standard = {split: (of_split - mean) / scale for split, of_split in rows.items()}
 
     def score(model: Any, split: str) -> float:

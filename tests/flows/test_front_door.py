@@ -310,6 +310,7 @@ def test_what_does_not_go_together_is_refused(
         (pa.table({"sentence": ["ice"]}), r"a Table with columns.*\['sentence'\]"),
         (Dataset.from_dict({"sentence": ["ice"]}), r"a Dataset with columns.*\['sentence'\]"),
         ({"ice", "snow"}, "a set, which has no order"),
+        (None, "given None, of type NoneType, where a list of texts belongs"),
     ],
 )
 def test_texts_are_a_list_of_strings(texts: Any, says: str) -> None:

@@ -159,8 +159,8 @@ def test_spellings_of_an_encoding_are_one(tmp_path: Path) -> None:
         # Commas in the texts.
         ("x.csv", b"text;label\na, c;b\n", {}, r"Expected 1 columns, got 2.* separated by ';'"),
         ("x.csv", "text,label\né,b\n".encode("latin-1"), {},
-         "row 1 of .*not valid UTF-8.*'encoding: latin-1' .*--encoding latin-1"),
-        ("x.csv", "é,text\na,b\n".encode("latin-1"), {}, "cannot be read as .csv.*'encoding: latin-1'"),
+         "row 1 of .*not valid UTF-8.*'encoding: cp1252' .*--encoding cp1252"),
+        ("x.csv", "é,text\na,b\n".encode("latin-1"), {}, "cannot be read as .csv.*'encoding: cp1252'"),
         ("x.csv", "text,label\na,b\n".encode("utf-16"), {}, "name its encoding, such as 'encoding: utf-16'"),
         ("x.jsonl", '{"text": "a"}'.encode("utf-16"), {}, "'encoding: utf-16'"),
         ("x.json", b'{"text": "a"}\n{"text": "b"}\n', {},

@@ -1,10 +1,12 @@
 """Corpora from files: what is read, and what is refused with which message."""
 
+import datetime
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,6 +154,34 @@ def test_a_document_longer_than_the_default_block_of_the_reader_is_read(tmp_path
         assert config({"all": path}, "unlabelled").build().texts == (long, "b")
 
 
+@pytest.mark.parametrize("classes", [("2020-01-01", "2020-01-02"), ("10:30", "10:31:00")])
+def test_dates_and_times_in_csv_are_names_of_classes(
+    tmp_path: Path, classes: tuple[str, str]
+) -> None:
+    lines = [f"a,{classes[0]}", f"b,{classes[1]}", f"c,{classes[0]}"]
+    corpus = build(write(tmp_path / "a.csv", "\n".join(["text,label", *lines, ""])))
+    assert corpus.label_names == classes
+    dated = parquet(tmp_path / "a.parquet", text=["a"], label=[datetime.date(2020, 1, 1)])
+    with pytest.raises(InputError, match=r"holds date32.*2020, 1, 1.*convert the column to text"):
+        build(dated)
+
+
+def test_quotation_marks_of_a_tsv_are_part_of_its_texts(tmp_path: Path) -> None:
+    """Also around a whole text, as GLUE has them."""
+    texts = ['"what is it?"', '"so" he said, "well"', '6" wide', '"']
+    lines = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
+    path = write(tmp_path / "a.tsv", "\n".join(["text\tlabel", *lines, ""]))
+    assert build(path).texts == tuple(texts)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_folder_of_save_to_disk_is_named_as_such(tmp_path: Path, splits: bool) -> None:
+    made = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    (datasets.DatasetDict({"train": made}) if splits else made).save_to_disk(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"save_to_disk; use a task of kind 'hub' .*hf:.*saved:"):
+        build(tmp_path / "saved")
+
+
 BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "a column is missing": ("a.csv", "txt,label\na,1\n", ["no column 'text'", "'txt', 'label'"]),
     "a label column is missing": ("a.jsonl", '{"text": "a"}\n', ["no column 'label'", "'text'"]),
@@ -172,7 +202,17 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "a string label is empty": ("a.csv", "text,label\na,x\nb,\n", ["row 2", "''", "empty"]),
     "labels are graded": ("a.csv", "text,label\na,1.5\nb,2\n", ["row 1", "1.5", "similarity"]),
     "a label is hidden": ("a.csv", "text,label\na,-1\nb,0\nc,1\n", ["row 1", "-1", "no label"]),
-    "labels are dates": ("a.csv", "text,label\na,2020-01-01\n", ["date32", "expected classes"]),
+    "labels in csv are fractions": ("a.csv", 'text,label\na,"1.10"\n', ["row 1", "v1.1 is a name"]),
+    "texts in tsv are quoted as in csv": (
+        "a.tsv",
+        'text\tlabel\n"he said ""hi"""\t1\nb\t0\n',
+        ["is quoted as in csv", "call it .csv, with 'delimiter: \"\\t\"'"],
+    ),
+    "a text in tsv has a line break": (
+        "a.tsv",
+        'text\tlabel\n"a\nb"\t1\n',
+        ["Expected 2 columns, got 1", "with quoted fields call it .csv"],
+    ),
     "labels change type": (
         "a.jsonl",
         '{"text": "a", "label": 1}\n{"text": "b", "label": "x"}\n',
