@@ -24,7 +24,8 @@ from permafrost.storage.source_facts import ALL, Definition, SourceFacts, source
 Place = tuple[str, str]
 """Module and top-level name."""
 EFFECTS, IMPORTS = "(import effects)", "(imports)"
-"""In the place of a name: what a module does when it is imported, and what its imports bind."""
+"""In the place of a name: what a module does when it is imported. Behind a name: what the imports bind that
+its definition mentions."""
 
 
 _SOURCES: dict[str, str] = {}
@@ -119,7 +120,6 @@ def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFinge
 
 def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
     seen: dict[str, str] = {}
-    bound: dict[str, set[tuple[str, str, str]]] = {}
     queue: list[Place] = [(module, name)]
     while queue:
         module, name = queue.pop()
@@ -133,8 +133,9 @@ def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerpri
         seen[f"{found[0]}:{found[1]}"] = part.digest
         queue.extend(set(_references(found[0], part, packages)))
         queue.extend((run, EFFECTS) for run in (found[0], *_run_by(facts, packages)))
-        bound.setdefault(found[0], set()).update(_bound(facts, part))
-    seen |= {f"{m}:{IMPORTS}": digest(sorted(names))[:16] for m, names in bound.items() if names}
+        if bound := sorted(set(_bound(facts, part))):
+            # Beside the definition's own digest, which earlier versions recorded of plug-ins.
+            seen[f"{found[0]}:{found[1]} {IMPORTS}"] = digest(bound)[:16]
     return CodeFingerprint(dict(sorted(seen.items())))
 
 

@@ -55,7 +55,7 @@ class Package:
     def reached(self) -> set[str]:
         """Definitions and effects; not what imports bind."""
         names = {d.removeprefix(f"{self.name}.") for d in self.fingerprint().definitions}
-        return {name for name in names if not name.endswith(":(imports)")}
+        return {name for name in names if not name.endswith(" (imports)")}
 
 
 @pytest.fixture
@@ -388,6 +388,19 @@ def test_what_an_import_binds_counts(package: Package, case: str) -> None:
         package.write("main", f"{bound}\nother = None\ndef run():\n    return r, other\n")
         found.append(package.fingerprint().digest)
     assert found[0] != found[1]
+
+
+def test_a_definition_has_the_same_digests_from_wherever_it_is_reached(package: Package) -> None:
+    """What several entries reach is put together, and a trained head's code is compared by its class alone."""
+    package.write(
+        "far", "import json, math\ndef a():\n    return math\ndef b():\n    return json\n"
+    )
+    package.write("main", "from PKG import far\ndef run():\n    return far.a(), far.b()\n")
+    both = package.fingerprint().definitions
+    for name in ("a", "b"):
+        alone = fingerprint(f"{package.name}.far:{name}", [package.name]).definitions
+        assert alone.items() <= both.items()
+        assert len(alone) == 2
 
 
 def test_imports_that_are_not_mentioned_and_their_order_do_not_count(package: Package) -> None:
