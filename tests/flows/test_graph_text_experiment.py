@@ -21,6 +21,7 @@ from permafrost.flows.nodes.corpora import BuildCorpus
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.corpus.corpus import Corpus
+from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.finetune.losses.loss import default_graph_text_loss
 from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.stages.finetune.tunings.lora import Lora
@@ -203,8 +204,11 @@ def test_a_backbone_of_the_same_weights_keeps_its_own_tokenizer(
     """As two fine-tunings that differ in the words that they know."""
     path, home, _ = first_run
     target, shared = look(path, home).stores[DEFAULT_RECIPE].targets[0], SharedBackbone()
-    files = replace(target.files, folder=tmp_path / "other", tokenizer_digest="another")
-    shutil.copytree(target.files.folder, files.folder)
+    folder = shutil.copytree(target.files.folder, tmp_path / "other")
+    path = folder / "tokenizer.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    files = find_backbone(BackboneConfig(source=str(folder)))
+    assert files.weights_digest == target.files.weights_digest
     first = shared.load(target, "cpu")
     second = shared.load(replace(target, files=files), "cpu")
     assert second.files.folder == files.folder

@@ -391,7 +391,7 @@ def test_what_an_import_binds_counts(package: Package, case: str) -> None:
 
 
 def test_a_definition_has_the_same_digests_from_wherever_it_is_reached(package: Package) -> None:
-    """What several entries reach is put together, and a trained head's code is compared by its class alone."""
+    """What several entries reach is put together, and the code of a trained head is compared by its class."""
     package.write(
         "far", "import json, math\ndef a():\n    return math\ndef b():\n    return json\n"
     )

@@ -93,8 +93,8 @@ def test_refusing_names_the_texts_and_writes_nothing(run: Extraction, block_text
     # 28 bytes of which "the" is one token, and <s>.
     with pytest.raises(
         InputError,
-        match=r"2 of the 5 texts are longer than max_length, which is 12 tokens; the first is "
-        r"text 1 \('the deep lake freezes slowly'\) with 27 tokens .* split or leave out .* 'cut'",
+        match=r"2 of the 5 different texts are longer than max_length, which is 12 tokens; the first is "
+        r"'the deep lake freezes slowly' with 27 tokens .* split or leave out .* 'cut'",
     ):
         run(
             [SHORT[0], *LONG, *SHORT[1:]],
@@ -108,10 +108,12 @@ def test_refusing_names_the_texts_and_writes_nothing(run: Extraction, block_text
 def test_texts_already_cut_in_the_store_are_refused_too(run: Extraction) -> None:
     run([*SHORT, *LONG])
     before, loads = contents(run.home), run.loads
-    with pytest.raises(InputError, match=r"1 of the 2 texts are longer .* text 1 \('a warm wind"):
+    with pytest.raises(
+        InputError, match=r"1 of the 2 different texts are longer .* first is 'a warm wind"
+    ):
         run([SHORT[1], LONG[1]], too_long="refuse")
     with pytest.raises(
-        InputError, match=r"2 of the 3 texts are longer .* text 0 \('thin blue grey"
+        InputError, match=r"2 of the 3 different texts are longer .* first is 'thin blue grey"
     ):
         run(["thin blue grey ice", SHORT[0], LONG[0]], too_long="refuse")
     assert contents(run.home) == before
@@ -129,7 +131,7 @@ def test_refusing_leaves_texts_that_fit_alone(run: Extraction) -> None:
 def test_a_text_of_exactly_the_limit_fits(run: Extraction) -> None:
     exact = "x" * (LIMIT - 1)
     assert run([exact], too_long="refuse").n_tokens == LIMIT
-    with pytest.raises(InputError, match=r"1 of the 1 texts .* with 13 tokens"):
+    with pytest.raises(InputError, match=r"1 of the 1 different texts .* with 13 tokens"):
         run([exact + "x"], too_long="refuse")
 
 
@@ -250,7 +252,7 @@ def test_the_prompt_and_placeholders_count(run: Extraction, recipe: str, length:
     """11 tokens of text; with <s> they would fit alone. Three blocks of 5, two placeholders each."""
     assert run(["x" * 11], too_long="refuse").n_tokens == LIMIT
     with pytest.raises(
-        InputError, match=rf"1 of the 1 texts .* with {length} tokens under this recipe"
+        InputError, match=rf"1 of the 1 different texts .* with {length} tokens under this recipe"
     ):
         run(["x" * 11], recipe, too_long="refuse")
 
