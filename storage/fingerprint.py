@@ -23,9 +23,11 @@ from permafrost.storage.source_facts import ALL, Definition, SourceFacts, source
 
 Place = tuple[str, str]
 """Module and top-level name."""
-EFFECTS, IMPORTS = "(import effects)", "(imports)"
-"""In the place of a name: what a module does when it is imported. Behind a name: what the imports bind that
-its definition mentions."""
+EFFECTS = "(import effects)"
+"""In the place of a name: what a module does when it is imported."""
+WITH_IMPORTS = "+"
+"""Between the digest of a definition and that of what imports bind of the names that it mentions, which
+earlier versions did not record."""
 
 
 _SOURCES: dict[str, str] = {}
@@ -56,6 +58,11 @@ class CodeFingerprint:
 
     definitions: dict[str, str]
     """`module:name` to digest."""
+
+    def is_other(self, name: str, recorded: str) -> bool:
+        """Whether a definition has another digest than was recorded of it, as far as that goes."""
+        now = self.definitions[name]
+        return recorded != (now if WITH_IMPORTS in recorded else now.partition(WITH_IMPORTS)[0])
 
     @property
     def digest(self) -> str:
@@ -130,12 +137,12 @@ def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerpri
         part = facts.effects if name == EFFECTS else facts.definitions[found[1]]
         if part is None:
             continue
-        seen[f"{found[0]}:{found[1]}"] = part.digest
+        bound = sorted(set(_bound(facts, part)))
+        seen[f"{found[0]}:{found[1]}"] = part.digest + (
+            f"{WITH_IMPORTS}{digest(bound)[:8]}" if bound else ""
+        )
         queue.extend(set(_references(found[0], part, packages)))
         queue.extend((run, EFFECTS) for run in (found[0], *_run_by(facts, packages)))
-        if bound := sorted(set(_bound(facts, part))):
-            # Beside the definition's own digest, which earlier versions recorded of plug-ins.
-            seen[f"{found[0]}:{found[1]} {IMPORTS}"] = digest(bound)[:16]
     return CodeFingerprint(dict(sorted(seen.items())))
 
 

@@ -195,8 +195,9 @@ def require_same_code(name: str, trained: Mapping[str, str]) -> None:
     if not any(entry.partition(":")[0] in modules for entry in trained):
         return
     for cls in classes():
-        for entry, digest in fingerprint(cls, modules).definitions.items():
-            if trained.get(entry, digest) != digest:
+        now = fingerprint(cls, modules)
+        for entry in now.definitions.keys() & trained.keys():
+            if now.is_other(entry, trained[entry]):
                 raise InputError(
                     f"{name} was trained with other code of {entry} than {origin_of(cls)} has now, so its "
                     "vectors would be others; name the file as it was, or train the head again"

@@ -174,7 +174,7 @@ def test_tables_of_another_form_are_read_as_the_fields_say(tmp_path: Path) -> No
     for field, value in form.items():
         with pytest.raises(InputError, match=f"{field} is .*but no file has one .nodes is parquet"):
             built({**fields, **parquet, field: value})
-    with pytest.raises(InputError, match=r"name its encoding, such as 'encoding: latin-1' beside"):
+    with pytest.raises(InputError, match=r"name its encoding, such as 'encoding: cp1252' beside"):
         built({**fields, "delimiter": ";"})
 
 
