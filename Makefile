@@ -27,8 +27,8 @@ test-deep: DIST = loadfile
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
 
-# Long tests of what shorter ones also touch: a hundred kills, every kind of damage to every kind of file, the other
-# families, more examples of what is drawn, a scheduled run, ...
+# Long tests of what shorter ones also touch: forty kills (PERMAFROST_KILLS=300 for more), every kind of damage to every
+# kind of file, the other families, more examples of what is drawn, a scheduled run, ...
 test-deep: $(DEEP)
 	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "deep or hypothesis" $(ARGS)
 

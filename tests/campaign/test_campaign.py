@@ -21,7 +21,7 @@ SMALL = {
     "writers": 7,
     "clock": 1,
     "damage": 2,
-    "formats": 150,
+    "formats": 50,
 }
 """Each with the number that is counted of it; workers that are killed have `tests/flows/engine`."""
 

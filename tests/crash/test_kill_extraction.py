@@ -10,7 +10,7 @@ import pytest
 
 from tests.stages.extraction.tiny_models import save_model
 
-MANY = int(os.environ.get("PERMAFROST_KILLS", "100"))
+MANY = int(os.environ.get("PERMAFROST_KILLS", "40"))
 
 
 @pytest.mark.timeout(900)

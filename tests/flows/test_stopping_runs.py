@@ -134,8 +134,11 @@ def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 
 @pytest.mark.deep
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("stage", ["STOP.check(); time.sleep(0.01)", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    ("stage", "asked"),
+    [("STOP.check(); time.sleep(0.01)", signal.SIGINT), ("time.sleep(60)", signal.SIGTERM)],
+    ids=["Ctrl-C, which it looks for", "SIGTERM, which it does not"],
+)
 def test_a_lasting_server_knows_that_a_run_was_stopped(
     lasting_server: dict[str, str],
     experiment_file: Path,

@@ -92,7 +92,7 @@ def kill_one(run: Run, rng: random.Random, pattern: str, total: int, spread_s: f
         assert n_done() < total, "the machine was quicker than this test"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_workers_killed_at_random_times(
     start: Callable[..., Run], finished: Path, seed: int
 ) -> None:
