@@ -28,7 +28,7 @@ from permafrost.flows.engine.in_worker import (
 )
 from permafrost.flows.engine.prefect import ClusterGoneError
 from permafrost.flows.engine.progress import Display
-from permafrost.flows.engine.roster import MEMORY_TOPIC, Roster
+from permafrost.flows.engine.roster import GPU, MEMORY_TOPIC, Roster
 from permafrost.flows.engine.worker_check import WorkerCheck, facts_here, set_mark
 from permafrost.flows.engine_choice import Dask
 from permafrost.flows.graph import Resources
@@ -45,8 +45,6 @@ STARTING_S = 120.0
 POLL_S = 0.1
 PRELOADED = "permafrost.flows.engine.preloaded"
 """What workers of a cluster of ours have imported when they start."""
-GPU = "GPU"
-"""Dask resource of workers that are to have what runs the backbone."""
 Event = tuple[float, dict[str, Any]]
 """Seconds since the epoch, on the scheduler, and what was told."""
 
@@ -275,7 +273,7 @@ class Cluster:
     def needs(self, resources: Resources) -> dict[str, float]:
         """Dask resources of a worker that may have a task: a GPU for the backbone, if any worker of this run
         has or had one."""
-        gpu = resources.backbone and GPU in self.roster.resources
+        gpu = resources.backbone and self.roster.has_gpus
         if resources.backbone and not gpu and self._where.scheduler is not None:
             self._say_that_any_may_run_it()
         return {self._mark: 1, GPU: 1} if gpu else {self._mark: 1}

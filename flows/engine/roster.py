@@ -14,6 +14,8 @@ MISSED_S = 10.0
 """How long a run is without a worker before that is said: one that was killed is started again meanwhile."""
 PAUSED_S = 2.0
 """How long a worker is paused before that is said: checks of other runs pause it for no time."""
+GPU = "GPU"
+"""Dask resource of workers that are to have what runs the backbone."""
 MEMORY_TOPIC = "worker-restart-memory"
 """Where Dask's nannies tell of a worker that they end because it needs too much memory."""
 
@@ -53,8 +55,8 @@ class Roster:
         """Workers that were lost after they had begun a task."""
         self._refused: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._resources: set[str] = set()
-        self._unserved_since: dict[str, float] = {}
+        self._gpu_missed_since: float | None = None
+        """Since when none of those that had a GPU is there."""
         self._trusted: set[str] = set()
         """Workers that were fit and never refused, lost ones too."""
         self._alone_since: float | None = None
@@ -77,9 +79,9 @@ class Roster:
         return len(self._lost)
 
     @property
-    def resources(self) -> set[str]:
-        """Dask resources that any of them has, or had: what needs one waits for another worker with it."""
-        return set(self._resources)
+    def has_gpus(self) -> bool:
+        """Whether any of them has a GPU, or had one: what needs it waits for another worker with it."""
+        return any(GPU in m.resources for m in self._ever())
 
     def checked(self, message: Mapping[str, Any]) -> None:
         """A worker was checked (worker_check.WorkerCheck)."""
@@ -91,7 +93,6 @@ class Roster:
             return
         self._refused.pop(address, None)
         self._trusted.add(address)
-        self._resources.update(message["resources"])
         self._fit.setdefault(
             address,
             _Member(frozenset(message["resources"]), self.called(address), message["limit"]),
@@ -186,7 +187,7 @@ class Roster:
         if self._fit:
             self._alone_since = None
             self._say_who_is_paused()
-            self._say_what_is_missing(scheduler)
+            self._say_that_gpus_are_missing(scheduler)
             return True
         if self._refused and not self._trusted:
             raise ClusterGoneError(
@@ -205,20 +206,23 @@ class Roster:
             )
         return False
 
-    def _say_what_is_missing(self, scheduler: str | None) -> None:
-        there = set[str]().union(*(member.resources for member in list(self._fit.values())))
-        for resource in sorted(self._resources):
-            if resource in there:
-                self._unserved_since.pop(resource, None)
-                continue
-            since = self._unserved_since.setdefault(resource, time.monotonic())
-            if time.monotonic() - since > MISSED_S:
-                self._unserved_since[resource] = float("inf")
-                self._tell(
-                    f"no Dask worker with the resource {resource} is left; what needs it waits for one "
-                    f"{_where(scheduler)}",
-                    "yellow",
-                )
+    def _ever(self) -> list[_Member]:
+        return [*list(self._fit.values()), *(member for _, member in list(self._lost))]
+
+    def _say_that_gpus_are_missing(self, scheduler: str | None) -> None:
+        if not self.has_gpus or any(GPU in m.resources for m in list(self._fit.values())):
+            self._gpu_missed_since = None
+            return
+        now = time.monotonic()
+        if self._gpu_missed_since is None:
+            self._gpu_missed_since = now
+        elif now - self._gpu_missed_since > MISSED_S:
+            self._gpu_missed_since = float("inf")
+            self._tell(
+                f"no Dask worker with the resource {GPU} is left; the backbone waits for one "
+                f"{_where(scheduler)}",
+                "yellow",
+            )
 
     def _say_who_is_paused(self) -> None:
         for member in list(self._fit.values()):

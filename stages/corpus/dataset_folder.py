@@ -2,7 +2,7 @@
 
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from permafrost.storage.quoting import quoted
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of the files, 64 hex digits.
+    """A digest over names and contents of the files, 32 hex digits.
 
     Raises:
         InputError: there are none.
@@ -40,9 +40,9 @@ def prepared(folder: Path, name: str | None) -> str:
     if kept.is_dir():
         return str(kept)
     place.mkdir(parents=True, exist_ok=True)
-    draft = tempfile.mkdtemp(dir=place, prefix=".draft-")
+    draft = place / f".draft-{uuid.uuid4().hex}"
     try:
-        builder = datasets.load_dataset_builder(str(folder), name, cache_dir=draft)
+        builder = datasets.load_dataset_builder(str(folder), name, cache_dir=str(draft))
         _require_inside(folder, builder.config.data_files)
         builder.download_and_prepare()
         if folder_digest(folder) != content:
@@ -50,7 +50,7 @@ def prepared(folder: Path, name: str | None) -> str:
                 f"the folder {folder} changed while it was read; leave it alone and run again"
             )
         try:
-            Path(draft).rename(kept)
+            draft.rename(kept)
         except OSError:
             if not kept.is_dir():  # or another process was first
                 raise
@@ -74,16 +74,17 @@ def _spelt_out(path: str | Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100  # Path.absolute keeps `..`
 
 
-def _visible(folder: Path) -> Iterator[Path]:
+def _visible(
+    folder: Path, inside: Path = Path(), above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[Path]:
     """Files below a folder, relative to it, those behind links too; without hidden ones, as in `datasets`."""
-    entered = set[tuple[int, int]]()
-    for root, folders, files in os.walk(folder, followlinks=True):
-        stat = Path(root).stat()
-        if (stat.st_dev, stat.st_ino) in entered:
-            folders.clear()  # a link to a folder that holds it
+    stat = (folder / inside).stat()
+    if (here := (stat.st_dev, stat.st_ino)) in above:
+        return  # a link to a folder that holds it
+    for path in (folder / inside).iterdir():
+        if path.name.startswith("."):
             continue
-        entered.add((stat.st_dev, stat.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if not name.startswith(".") and (path := Path(root, name)).is_file():
-                yield path.relative_to(folder)
+        if path.is_dir():
+            yield from _visible(folder, inside / path.name, above | {here})
+        elif path.is_file():
+            yield inside / path.name

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from permafrost.stages.bounds import MAX_TEXTS
 from permafrost.stages.corpus.table_files import file_sha256
 from permafrost.storage.errors import InputError
+from permafrost.storage.file_marks import marks_of
 from permafrost.storage.paths import checked_path
 
 _FILE = "tokenizer.json"
@@ -63,7 +64,9 @@ class TokenCut(BaseModel):
         both sides, and depends on the seed and the text alone. A token may begin inside a word: so does the
         second part then, whose own tokens can differ there.
         """
-        encoding = _loaded(path := self.file, _state(path)).encode(text, add_special_tokens=False)
+        encoding = _loaded(path := self.file, marks_of(path.stat())).encode(
+            text, add_special_tokens=False
+        )
         places = encoding.offsets[: self.n_tokens]
         first, last = ceil(self.lowest * len(places)), floor(self.highest * len(places))
         first, last = max(first, 1), min(last, len(places) - 1)
@@ -75,14 +78,9 @@ class TokenCut(BaseModel):
         return text[:at].strip(), text[at : places[-1][1]].strip()
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
 @cache
-def _loaded(path: Path, state: tuple[int, ...]) -> Tokenizer:
-    """The state is there so that a changed file is read again."""
+def _loaded(path: Path, marks: tuple[int, ...]) -> Tokenizer:
+    """The marks are there so that a changed file is read again."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     return tokenizer

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from permafrost.storage.errors import InputError
+from permafrost.storage.file_marks import marks_of
 from permafrost.storage.quoting import LIMIT, quoted, visible
 
 
@@ -77,9 +78,7 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name in (n for n in names if n.endswith(".safetensors")):
-        stat = (folder / name).stat()
-        times = stat.st_mtime_ns, stat.st_ctime_ns
-        shapes |= _shapes(folder / name, (stat.st_dev, stat.st_ino), stat.st_size, times)
+        shapes |= _shapes(folder / name, marks_of((folder / name).stat()))
     for index in (n for n in names if n.endswith(".safetensors.index.json")):
         if lost := sorted(weight_map(folder / index).keys() - shapes.keys()):
             raise InputError(
@@ -90,10 +89,8 @@ def tensor_shapes(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, ..
 
 
 @lru_cache(maxsize=256)
-def _shapes(
-    path: Path, inode: tuple[int, int], size_bytes: int, times_ns: tuple[int, int]
-) -> Mapping[str, tuple[int, ...]]:
-    """The shapes in one file; its inode, size and times are there so that a changed file is read again."""
+def _shapes(path: Path, marks: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes in one file; its marks are there so that a changed file is read again."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -101,6 +98,6 @@ def _shapes(
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"{path} is not a complete safetensors file of {size_bytes:,} bytes ({reason(error)}); "
+            f"{path} is not a complete safetensors file of {path.stat().st_size:,} bytes ({reason(error)}); "
             f"get the file again"
         ) from error

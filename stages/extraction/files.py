@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.extraction.checkpoint import read_object, weight_map
 from permafrost.storage.errors import HubUnreachableError, InputError
+from permafrost.storage.file_marks import marks_of
 from permafrost.storage.keys import canonical_json
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
@@ -201,7 +202,8 @@ def _versioned(folder: Path) -> list[str]:
     """Names such as tokenizer.4.0.0.json, of which transformers loads the one for its own version."""
     path = folder / "tokenizer_config.json"
     named: Any = read_object(path).get("fast_tokenizer_files") if path.is_file() else None
-    return [name for name in named or () if isinstance(name, str) and Path(name).name == name]
+    given = cast(list[object], named) if isinstance(named, list) else []
+    return [name for name in given if isinstance(name, str) and Path(name).name == name]
 
 
 def _locate(config: BackboneConfig) -> tuple[Path, str | None]:
@@ -287,17 +289,12 @@ def _digest(folder: Path, names: Iterable[str]) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    stat = path.stat()
-    times = stat.st_mtime_ns, stat.st_ctime_ns
-    return _hash_file(path, (stat.st_dev, stat.st_ino), stat.st_size, times)
+    return _hash_file(path, marks_of(path.stat()))
 
 
 @lru_cache(maxsize=1024)
-def _hash_file(
-    path: Path, inode: tuple[int, int], size_bytes: int, times_ns: tuple[int, int]
-) -> str:
-    """SHA-256 of a file, computed once per process unless the file changes: a grid asks for it often. Its
-    modification time can be set to what it was; the time of its last change cannot."""
+def _hash_file(path: Path, marks: tuple[int, ...]) -> str:
+    """SHA-256 of a file, computed once per process unless the file changes: a grid asks for it often."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from permafrost.storage.disk_errors import require_damage
 from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.file_marks import marks_of
 from permafrost.storage.replica import Replica, replica_of
 
 HELD = 2
@@ -55,7 +56,11 @@ def shard_bytes(path: Path, n_bytes: int) -> ShardBytes:
     try:
         with path.open("rb") as file:
             mapped = mapping_of(file)
-            found = FileBytes(path, file) if mapped is None else MappedBytes(mapped, _marks(file))
+            found = (
+                FileBytes(path, file)
+                if mapped is None
+                else MappedBytes(mapped, marks_of(os.fstat(file.fileno())))
+            )
     except (FileNotFoundError, ValueError) as error:
         if (replica := replica_of(path)) is not None and not path.exists():
             return RangedBytes(replica, path, n_bytes)
@@ -99,7 +104,11 @@ class FileBytes:
     stays = False
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._fd, self.file = path, os.dup(file.fileno()), _marks(file)
+        self._path, self._fd, self.file = (
+            path,
+            os.dup(file.fileno()),
+            marks_of(os.fstat(file.fileno())),
+        )
         self._n_bytes = os.fstat(self._fd).st_size
         self._held = (slice(0, 0), np.empty(0, np.uint8))
         weakref.finalize(self, os.close, self._fd)
@@ -177,12 +186,6 @@ class RangedBytes:
                 self._replica.fetch(self._path)
             self._whole = shard_bytes(self._path, self._n_bytes)
         self._whole.will_need()
-
-
-def _marks(file: BinaryIO) -> tuple[int, ...]:
-    """Change when a file is written to, or another one takes its name."""
-    s = os.fstat(file.fileno())
-    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
 def mapping_of(file: BinaryIO) -> mmap.mmap | None:

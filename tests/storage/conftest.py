@@ -1,7 +1,8 @@
 """Stores for the tests of this room: built once per kind, and copied for a test that writes."""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from permafrost.storage.features.layout import Codec
 from permafrost.storage.features.store import FeatureStore
+from tests.storage.code_packages import Package, forget
 from tests.storage.small_store import SmallStore, filled_store
 
 Shared = Callable[[Codec, str], SmallStore]
@@ -42,3 +44,12 @@ def small(tmp_path: Path, shared: Shared) -> SmallStore:
 def either_codec(tmp_path: Path, shared: Shared, request: pytest.FixtureRequest) -> SmallStore:
     """The same, once for each codec."""
     return _copy(shared(request.param, "float16"), tmp_path)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield Package(tmp_path)
+    forget()

@@ -104,22 +104,31 @@ def test_a_run_without_a_worker_waits_and_says_so_once(
 def test_a_resource_that_a_lost_worker_had_is_waited_for(
     workers: Roster, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are not given what needs it."""
+    """Others are not given the backbone; what other runs have set at a worker is none of ours."""
     monkeypatch.setattr(roster, "MISSED_S", -1.0)
-    check(workers, B, resources=())
-    assert not workers.resources
+    check(workers, B, resources=("permafrost-of-this-run",))
+    check(workers, "tcp://c:1", resources=("permafrost-of-another",))
+    workers.removed("tcp://c:1")
+    assert not workers.has_gpus
+    del said[:]
+    workers.require("tcp://s:1")
+    assert said == []
     check(workers, A)
+    assert workers.has_gpus
     workers.removed(A)
-    assert workers.resources == {"GPU"}
+    assert workers.has_gpus
     del said[:]
     for _ in range(3):
         assert workers.require("tcp://s:1")
-    wanted = "no Dask worker with the resource GPU is left; what needs it waits for one to join tcp://s:1"
+    wanted = (
+        "no Dask worker with the resource GPU is left; the backbone waits for one to join tcp://s:1"
+    )
     assert said == [wanted]
     check(workers, A)
     workers.require("tcp://s:1")
     workers.removed(A)
-    workers.require("tcp://s:1")
+    for _ in range(3):
+        workers.require("tcp://s:1")
     assert said[1:] == ["lost the Dask worker tcp://a:1", wanted]
 
 

@@ -159,12 +159,23 @@ def test_files_behind_a_link_are_among_the_facts(tmp_path: Path) -> None:
     folder = carded(tmp_path / "data", ["unread", "too"], "part/train.csv")
     (folder / "part").symlink_to(tmp_path / "far")
     (folder / "part" / "round").symlink_to(folder)
+    # Another name of the same files, which is no circle.
+    (folder / "also").symlink_to(tmp_path / "far")
     splits = {"train": "train"}
     facts = config(folder, splits).facts()
     assert texts_of(folder) == ("alpha", "beta")
     carded(tmp_path / "far", ["omega", "psi"])
     assert config(folder, splits).facts() != facts
     assert texts_of(folder) == ("omega", "psi")
+
+
+def test_files_may_be_named_by_either_of_two_links(tmp_path: Path) -> None:
+    carded(tmp_path / "far", ["alpha", "beta"])
+    for name in ("a", "b"):
+        folder = carded(tmp_path / name / "data", ["unread", "too"], f"{name}/train.csv")
+        for link in ("a", "b"):
+            (folder / link).symlink_to(tmp_path / "far")
+        assert texts_of(folder) == ("alpha", "beta")
 
 
 def test_a_data_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
