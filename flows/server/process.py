@@ -1,6 +1,7 @@
 """Prefect's server as a process that prints its address and ends with the one that started it."""
 
 import gc
+import logging
 import os
 import socket
 import sys
@@ -10,6 +11,15 @@ from collections.abc import Callable
 
 ENDING_S = 2.0
 """How long it may take to end in order."""
+
+
+def quieten_database() -> None:
+    """Hold what the pool of database connections logs to the level that the server's own log has: a request
+    whose caller has gone is cancelled, and its connection is set back with a traceback that tells nobody
+    anything."""
+    logging.getLogger("sqlalchemy.pool").setLevel(
+        os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")
+    )
 
 
 class _Parent:
@@ -47,6 +57,7 @@ def main() -> None:
 
     gc.freeze()
     gc.enable()
+    quieten_database()
 
     # A free port of the loopback interface, held from now on.
     listener = socket.create_server(("127.0.0.1", 0))

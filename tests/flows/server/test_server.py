@@ -1,6 +1,8 @@
 """The server of our own: each run of a process talks to its own one."""
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +18,11 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Completed, Running
+from sqlalchemy.pool import QueuePool
 
 from permafrost.flows import pipeline
 from permafrost.flows.companion import Program
-from permafrost.flows.server import api
+from permafrost.flows.server import api, process
 from permafrost.storage.errors import InputError
 from tests.ports import free_port
 
@@ -65,6 +68,33 @@ def test_a_server_of_ours_records_many_stages_at_a_time_unless_the_user_says_oth
     ("in_environment", "advice"),
     [(True, "or unset PREFECT_API_URL"), (False, "'prefect config unset PREFECT_API_URL'")],
 )
+class Cancelled:
+    """A connection to a database whose user has gone in the middle of a request."""
+
+    def rollback(self) -> None:
+        raise asyncio.CancelledError
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("level", "n"), [("CRITICAL", 0), ("WARNING", 1)])
+def test_a_cancelled_request_is_told_of_as_the_servers_log_is_set(
+    level: str, n: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_LOGGING_LEVEL", level)
+    logger = logging.getLogger("sqlalchemy.pool")
+    before = logger.level
+    try:
+        process.quieten_database()
+        connection = QueuePool(Cancelled).connect()
+        with pytest.raises(asyncio.CancelledError):
+            connection.close()
+    finally:
+        logger.setLevel(before)
+    assert len(caplog.records) == n
+
+
 def test_a_server_that_does_not_answer_is_refused(
     monkeypatch: pytest.MonkeyPatch, in_environment: bool, advice: str
 ) -> None:
