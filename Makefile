@@ -11,6 +11,10 @@ TOOLS := .venv/.tools
 DOCS := .venv/.docs
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist $(DIST) --no-loadscope-reorder -n $$($(BIN)/python -c 'import os; print(os.cpu_count() + $(MORE))')
 
+# What Python compiles is kept, also where the environment forbids it, as images do: tests start hundreds of processes, and
+# each would compile every file of ours again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-deep campaign lint type docs bench papers gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.

@@ -209,8 +209,8 @@ def test_an_experiment_runs_with_the_ends_of_the_ranges(end: str, tmp_path: Path
         wanted = [x for n, more in NEWEST.items() for x in (f"{n}{ranges[n]}", *more)]
     beside = tmp_path / "beside"
     # Beside our environment and before it, so that nothing of it changes.
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(beside)]
-    got = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    got = subprocess.run([*pip, "--target", str(beside), *wanted], capture_output=True, text=True, check=False)
     if got.returncode:
         pytest.skip(f"no package index has them: {got.stderr.strip().splitlines()[-1]}")
     (tmp_path / "small.yaml").write_text(SMALL)

@@ -64,7 +64,7 @@ class Image:
         said = {name: self.here(value) for name, value in self._environment.items()}
         path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
         # Nothing is downloaded twice, and only what commands here import is compiled, once.
-        saved = {"PIP_NO_CACHE_DIR": "0", "PIP_NO_COMPILE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+        saved = {"PIP_NO_CACHE_DIR": "0", "PIP_COMPILE": "0", "PYTHONDONTWRITEBYTECODE": ""}
         return {**inherited, **said, "PATH": path, **saved}
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
