@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,19 @@ from permafrost.storage.durable import (
     sync_folder,
     write_durably,
 )
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, RemovedError
+from permafrost.storage.errors import (
+    CorruptDataError,
+    InputError,
+    NotFoundError,
+    RemovedError,
+)
 from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
+from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, public_name, replica_of
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 from permafrost.storage.spent import spent_before
+from permafrost.storage.uploads import uploaded
 
 ARTIFACT_FORMAT = 1
 MANIFEST = "artifact.json"
@@ -148,12 +155,12 @@ class ArtifactStore:
         except FileNotFoundError as error:
             raise _removed(ref) from error
         except (CorruptDataError, ValidationError) as error:
-            raise CorruptDataError(f"{path} is damaged; {_remake(ref)}") from error
+            raise CorruptDataError(f"{public_name(path)} is damaged; {_remake(ref)}") from error
         # Checked under its own key version: an older artifact is not reused, but it is still valid.
         described = manifest.spec.ref_of(manifest.key_version)
         if manifest.ref != ref or described != ref:
             raise CorruptDataError(
-                f"{path} describes {described}, expected {ref}; changed by hand? {_remake(ref)}"
+                f"{public_name(path)} describes {described}, expected {ref}; changed by hand? {_remake(ref)}"
             )
         return manifest
 
@@ -180,7 +187,7 @@ class ArtifactStore:
         On an object store the objects themselves are read, not copies fetched earlier.
         """
         if (replica := replica_of(self.root)) is not None:
-            replica.drop_fetched(self.folder(ref))
+            replica.renew(self.folder(ref), SilentProgress())
         try:
             manifest = self.manifest(ref)
             fetch_missing([self.folder(ref) / name for name in manifest.files])
@@ -199,7 +206,7 @@ class ArtifactStore:
             try:
                 problem = _differs(path, record)
             except FileNotFoundError:
-                problem = f"{path} is missing"
+                problem = f"{public_name(path)} is missing"
             if problem is not None:
                 problems.append(problem)
         return problems
@@ -265,15 +272,12 @@ class ArtifactStore:
                     sync_folder(folder)
             again = again and self.is_done(ref)
             replica = replica_of(target)
-            if replica is not None and not again and replica.exists(target / MANIFEST):
+            if replica is not None and not uploaded(
+                replica, draft.folder, target, (*files, MANIFEST), "again" if again else "new"
+            ):
                 # Another machine was first; its artifact is fetched when it is read.
                 replica.fetch(target / MANIFEST)
             else:
-                if replica is not None:
-                    for name in (*files, MANIFEST):
-                        replica.put(draft.folder / name, target / name)
-                    if again:
-                        replica.keep_only(target, (*files, MANIFEST))
                 with disk_errors_named(target):
                     if again:
                         replaced = renamed_aside(target)
@@ -338,16 +342,17 @@ class ArtifactStore:
         in between, a draft is left, or files without a manifest, never half an artifact."""
         remove_any(self.unpublish(ref))
 
-    def unpublish(self, ref: ArtifactRef) -> Path:
+    def unpublish(self, ref: ArtifactRef, check: Callable[[], None] = lambda: None) -> Path:
         """As `remove`, but leaves deleting to the caller: returns what the folder was renamed to. Of an
-        object store nothing is left."""
+        object store nothing is left. `check` is called before everything that goes."""
+        check()
         folder = self.folder(ref)
         if (replica := replica_of(folder)) is None:
             return renamed_aside(folder)
         # Here first, as all that is here has to be there.
         folder.mkdir(parents=True, exist_ok=True)
         doomed = renamed_aside(folder)
-        replica.delete_tree(folder, MANIFEST)
+        replica.delete_tree(folder, MANIFEST, check)
         return doomed
 
     def leftovers(self) -> list[ArtifactRef]:
@@ -413,11 +418,11 @@ def _record(path: Path) -> FileRecord:
 def _differs(path: Path, record: FileRecord) -> str | None:
     """How a file differs from its record; None if it does not."""
     if path.exists() and not path.is_file():
-        return f"{path} is missing, a folder is there"
+        return f"{public_name(path)} is missing, a folder is there"
     if (size := path.stat().st_size) != record.bytes:
-        return f"{path} has {size:,} bytes, its manifest says {record.bytes:,}"
+        return f"{public_name(path)} has {size:,} bytes, its manifest says {record.bytes:,}"
     if _sha256(path) != record.sha256:
-        return f"the checksum of {path} does not match its manifest"
+        return f"the checksum of {public_name(path)} does not match its manifest"
     return None
 
 

@@ -18,7 +18,7 @@ from permafrost.storage.disk_errors import disk_errors_named, require_damage
 from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import draft_path
 from permafrost.storage.errors import CorruptDataError
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import public_name, replica_of
 
 _HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
 T = TypeVar("T")
@@ -283,5 +283,6 @@ def read_json(path: Path) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(
-            f"{path} is not valid JSON ({error}); run 'permafrost verify' to see what else is damaged"
+            f"{public_name(path)} is not valid JSON ({error}); run 'permafrost verify' to see what else is "
+            "damaged"
         ) from error

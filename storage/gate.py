@@ -15,9 +15,10 @@ from pathlib import Path
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.errors import StoreBusyError
+from permafrost.storage.lease import Lease
 from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
-from permafrost.storage.replica import public_name, replica_of
+from permafrost.storage.replica import Replica, public_name, replica_of
 
 LOCK = "removing.lock"
 LEASE = "removing.lease"
@@ -28,9 +29,13 @@ PATIENCE_S = 10.0
 
 
 @contextlib.contextmanager
-def removing(home: Path) -> Generator[None]:
+def removing(home: Path) -> Generator[Callable[[], None]]:
     """Hold the gate closed; the kernel opens it when the process dies, and on an object store a lease
     expires. The records of runs are those of all machines.
+
+    Yields:
+        What to call before anything is removed. It raises StoreBusyError where the gate may be open again, as
+        this machine slept or was cut off for longer than a lease lasts.
 
     Raises:
         StoreBusyError: another process removes something of this home.
@@ -38,11 +43,36 @@ def removing(home: Path) -> Generator[None]:
     with _opened(home) as fd:
         _lock(fd, home)
         if (replica := replica_of(home)) is None:
-            yield
+            yield lambda: None
             return
-        with replica.lease(home / "runs" / LEASE):
+        with _leased(replica, home) as lease:
             replica.pull(home, SilentProgress())
-            yield
+            yield lambda: _require(lease, home)
+
+
+@contextlib.contextmanager
+def _leased(replica: Replica, home: Path) -> Generator[Lease]:
+    """The lease that closes the gate for other machines."""
+    deadline = time.monotonic() + PATIENCE_S
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                lease = stack.enter_context(replica.lease(home / "runs" / LEASE))
+                break
+            except StoreBusyError as error:
+                if time.monotonic() > deadline:
+                    raise _busy(error.writer or "another process", home) from error
+            time.sleep(LOOK_S * 5)
+        yield lease
+
+
+def _require(lease: Lease, home: Path) -> None:
+    if lease.lost is not None:
+        raise StoreBusyError(
+            f"the lease {public_name(home / 'runs' / LEASE)} was lost ({lease.lost}), so a run that has "
+            "begun since may use what was to be removed; what is gone is gone, the rest stays. Run the same "
+            "command again"
+        )
 
 
 def pass_gate(home: Path, check: Callable[[], None] = lambda: None) -> None:
@@ -85,12 +115,14 @@ def _lock(fd: int, home: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not _try(fd, fcntl.LOCK_EX):
         if time.monotonic() > deadline:
-            raise StoreBusyError(
-                f"another process is removing something of {public_name(home)}; wait until it has "
-                "ended. Nothing "
-                "was removed"
-            )
+            raise _busy("another process", home)
         time.sleep(LOOK_S)
+
+
+def _busy(who: str, home: Path) -> StoreBusyError:
+    return StoreBusyError(
+        f"{who} is removing something of {public_name(home)}; wait until it has ended. Nothing was removed"
+    )
 
 
 def _try(fd: int, how: int) -> bool:

@@ -44,7 +44,7 @@ class Lease:
         Raises:
             StoreBusyError: the lease could not be renewed in time, so another writer may hold it.
         """
-        if (lost := self._why_lost) is not None:
+        if (lost := self.lost) is not None:
             raise StoreBusyError(
                 f"the write lease {self._url} was lost ({lost}); what was committed stays, the rest was not "
                 f"written. Run the same command again"
@@ -74,13 +74,14 @@ class Lease:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        if self._why_lost is None:
+        if self.lost is None:
             # If it cannot be deleted, it expires by itself.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(self._store, self._key)
 
     @property
-    def _why_lost(self) -> str | None:
+    def lost(self) -> str | None:
+        """Why another process may hold it now; None while none can."""
         # Nothing may have been tried meanwhile: an answer is waited for, or the process was halted.
         if self._lost is None and self._age_s > TTL_S - LAST_S:
             self._lost = f"not renewed for {self._age_s:.0f} s"
@@ -151,7 +152,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEWAL_S):
-            if self._why_lost is not None:
+            if self.lost is not None:
                 return
             try:
                 self._tag = self._put({"e_tag": self._tag})

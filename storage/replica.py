@@ -13,7 +13,6 @@ protocol can open the features there. This program works in a local folder, the 
 
 import atexit
 import contextlib
-import datetime
 import fnmatch
 import json
 import os
@@ -21,24 +20,21 @@ import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import ObjectStore, from_url
+from obstore.store import ObjectStore
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, files_here
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
 from permafrost.storage.lease import Lease
+from permafrost.storage.object_stores import connected, reason
 from permafrost.storage.progress import Progress
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import RetryConfig
-
-SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
-"""Object stores with conditional writes, which leases need."""
 
 PIECE_BYTES = 16 << 20
 """Bytes per request of a download; each request has its own time limit."""
@@ -73,17 +69,10 @@ def attach(url: str, folder: Path, progress: Progress) -> Path:
     AWS_* environment variables).
 
     Raises:
-        InputError: the kind of object store is unknown, or it cannot be listed.
+        InputError: the kind of object store is unknown, it cannot be listed, or the URL names another place
+            than it seems to.
     """
-    if url.partition("://")[0] not in SCHEMES:
-        raise InputError(
-            f"the home {url} is on an unknown kind of object store; give a folder, or a URL that begins with "
-            f"{', '.join(s + '://' for s in SCHEMES)}"
-        )
-    try:
-        store = _connect(url)
-    except (BaseError, ValueError) as error:
-        raise InputError(f"the home {url} cannot be used: {_reason(error)}") from error
+    store = connected(url)
     attached = _replicas.get(folder.absolute())
     replica = Replica(url, folder.absolute(), store) if attached is None else attached
     try:
@@ -321,10 +310,16 @@ class Replica:
             obstore.delete(self._store, key)
         self._tags.pop(key, None)
 
-    def delete_tree(self, folder: Path, first: str) -> None:
-        """Delete everything under a local folder's prefix, the file `first` before anything else."""
+    def delete_tree(
+        self, folder: Path, first: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Delete everything under a local folder's prefix, the file `first` before anything else; `check` is
+        called before each request to delete, and what it raises ends the deleting."""
+        check()
         self.delete(folder / first)
-        self.delete_all(folder, [key for key, _, _ in self._list(folder)])
+        keys = [key for key, _, _ in self._list(folder)]
+        check()
+        self.delete_all(folder, keys)
 
     def keep_only(self, folder: Path, names: Sequence[str]) -> None:
         """Delete everything under a local folder's prefix but these files."""
@@ -344,12 +339,34 @@ class Replica:
         for found in self._listed(under):
             yield found["path"], found["size"], found["last_modified"].timestamp()
 
-    def drop_fetched(self, under: Path) -> None:
-        """Drop the local copies of everything except the index, so that it is fetched again when read.
-        What is mapped stays readable; drafts are their writer's."""
-        for path in files_here(under):
-            if not _is_index(self.key_of(path)) and path.name != "writer.lock":
-                path.unlink(missing_ok=True)
+    def renew(self, under: Path, progress: Progress) -> None:
+        """Bring what is here from the object store again, whatever is here: the index, and each file that was
+        fetched; of those whose object is gone nothing stays here. Other processes that read them always find
+        one, and what is mapped stays as it is."""
+        prefix = self.key_of(under)
+        for key in [key for key in self._tags if key.startswith(f"{prefix}/")]:
+            self._tags.pop(key, None)
+        self.pull(under, progress)
+        fetched = [
+            path
+            for path in files_here(under)
+            if path.is_file()
+            and path.name != "writer.lock"
+            and not _is_index(self.key_of(path))
+            and replica_of(path) is not None  # drafts are their writer's
+        ]
+        if not fetched:
+            return
+        progress.start("fetch", len(fetched), "files")
+        try:
+            for path in fetched:
+                try:
+                    self.fetch(path)
+                except CorruptDataError:
+                    path.unlink(missing_ok=True)
+                progress.advance(1)
+        finally:
+            progress.finish()
 
     def lease(self, path: Path) -> Lease:
         """A lease whose object mirrors `path`."""
@@ -425,21 +442,9 @@ class Replica:
             raise self._error(verb, key, error) from error
 
     def _error(self, verb: str, key: str, error: BaseError) -> ObjectStoreError:
-        return ObjectStoreError(f"cannot {verb} {self.url}/{key}: {_reason(error)}")
-
-
-def _connect(url: str) -> ObjectStore:
-    # Short on purpose, so that a wrong endpoint is reported within seconds. Uploads are split into parts.
-    limits: RetryConfig = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
-    return from_url(url, retry_config=limits)  # pyright: ignore[reportUnknownMemberType, reportCallIssue]
+        return ObjectStoreError(f"cannot {verb} {self.url}/{key}: {reason(error)}")
 
 
 def _is_index(key: str) -> bool:
     name = key.rpartition("/")[2]
     return not name.startswith(".") and any(fnmatch.fnmatchcase(key, p) for p in _INDEX)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error, as the rest is the client's debug output."""
-    text: Any = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__

@@ -7,6 +7,7 @@ from typing import Any, cast
 from permafrost.storage.durable import json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
+from permafrost.storage.replica import public_name
 
 CHECKSUM = "checksum"
 """Field with the digest of the canonical JSON of all other fields. Files of earlier versions have none."""
@@ -27,16 +28,16 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise CorruptDataError(f"{path} is damaged: it holds no JSON object")
+        raise CorruptDataError(f"{public_name(path)} is damaged: it holds no JSON object")
     fields = dict(cast(dict[str, Any], content))
     has_checksum = CHECKSUM in fields
     found = fields.pop(CHECKSUM, None)
     try:
         expected = digest(fields)
     except ValueError as error:  # NaN, which json reads
-        raise CorruptDataError(f"{path} is damaged: {error}") from error
+        raise CorruptDataError(f"{public_name(path)} is damaged: {error}") from error
     if has_checksum and found != expected:
         raise CorruptDataError(
-            f"{path} is damaged: its checksum is {found!s:.40}, its content has {expected}"
+            f"{public_name(path)} is damaged: its checksum is {found!s:.40}, its content has {expected}"
         )
     return fields, has_checksum

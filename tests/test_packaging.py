@@ -210,7 +210,9 @@ def test_an_experiment_runs_with_the_ends_of_the_ranges(end: str, tmp_path: Path
     beside = tmp_path / "beside"
     # Beside our environment and before it, so that nothing of it changes.
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    got = subprocess.run([*pip, "--target", str(beside), *wanted], capture_output=True, text=True, check=False)
+    got = subprocess.run(
+        [*pip, "--target", str(beside), *wanted], capture_output=True, text=True, check=False
+    )
     if got.returncode:
         pytest.skip(f"no package index has them: {got.stderr.strip().splitlines()[-1]}")
     (tmp_path / "small.yaml").write_text(SMALL)

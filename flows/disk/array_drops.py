@@ -142,10 +142,10 @@ def drop_planned(
     with ExitStack() as stack:
         lease = writing(store) if busy == "end" else writing_when_free(store, progress)
         writer = stack.enter_context(lease)
-        stack.enter_context(removing(plan.home))
+        require_closed = stack.enter_context(removing(plan.home))
         now = plan_drop(plan.home, store.store_id, [drop.array for drop in plan.arrays])
         now.require_allowed(allowed)
-        drop_arrays(writer, [drop.array for drop in now.arrays])
+        drop_arrays(writer, [drop.array for drop in now.arrays], require_closed)
     return now
 
 

@@ -36,6 +36,7 @@ from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
 from permafrost.storage.keys import KEY_VERSION
+from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name, replica_of
 
 Older = Literal["keep", "remove"]
@@ -121,12 +122,12 @@ class Garbage:
 
     def _take_away(self, stays: dict[Path, str], gone: list[Path]) -> None:
         """Rename what is garbage still, and note what that is called now, or why it stays."""
-        with removing(self.home):
+        with removing(self.home) as require_closed:
             again = _found(self.home, self.asked)
             going = again.names
             for ref in (*self.refs, *self.leftovers):
                 if str(ref) in going:
-                    gone.append(self.artifacts.unpublish(ref))
+                    gone.append(self.artifacts.unpublish(ref, require_closed))
                 elif self.artifacts.folder(ref).exists():
                     stays[self.artifacts.folder(ref)] = "a run that has begun since uses it"
             ids = {store.store_id for store in again.stores}
@@ -136,7 +137,7 @@ class Garbage:
                     continue
                 try:
                     with writing(store) as writer:
-                        gone.append(remove_store(writer))
+                        gone.append(remove_store(writer, require_closed))
                 except StoreBusyError as error:
                     stays[store.root] = f"{error.writer} writes it"
                 except RemovedError:
@@ -235,9 +236,8 @@ def _found(home: Path, asked: Asked) -> Garbage:
             roots.update(run.refs)
             stores.update(run.stores)
             continue
-        matches = [s.store_id for s in every if s.store_id.startswith(name)]
-        if matches:
-            stores.update(matches)
+        if (store := _store_to_keep(name, every, artifacts)) is not None:
+            stores.add(store)
         else:
             roots.add(str(artifacts.find(name)))
     if not roots and not stores and asked.limits == Limits():
@@ -272,6 +272,27 @@ def _found(home: Path, asked: Asked) -> Garbage:
         if asked.limits == Limits()
         else last_uses(home, [r for h in history.values() for r in h.runs], manifests),
     )
+
+
+def _store_to_keep(
+    name: str, every: Sequence[FeatureStore], artifacts: ArtifactStore
+) -> str | None:
+    """The id of the store that a name is the beginning of; None if there is no such one.
+
+    Raises:
+        InputError: it may be another store or an artifact as well; nothing was removed.
+    """
+    begins = name.removeprefix("features/")
+    found = [f"features/{s.store_id}" for s in every if s.store_id.startswith(begins)]
+    stores = len(found)
+    if stores and begins == name:
+        found += [str(ref) for ref in artifacts.refs() if ref.key.startswith(name)]
+    if len(found) > 1:
+        raise InputError(
+            f"--keep {quoted(name)} is ambiguous ({len(found)}: {', '.join(f[:27] for f in found[:4])}); "
+            "give more digits. Nothing was removed"
+        )
+    return found[0].removeprefix("features/") if stores else None
 
 
 def _dependents_first(manifests: Sequence[Manifest]) -> list[Manifest]:

@@ -24,6 +24,7 @@ from permafrost.storage.drafts import RUNNING_S, is_alive
 from permafrost.storage.durable import create_durably, is_there, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 Outcome = Literal["done", "failed", "stopped"]
@@ -262,7 +263,7 @@ def read_history(home: Path, experiment: str) -> History:
     numbers, problems, runs = _numbers(folder), list[tuple[Path, str]](), list[Run]()
     for path in sorted(folder.glob("*.json")):
         if _FILE.fullmatch(path.name) is None:
-            problems.append((path, f"{path} is no record of a run; {_ADVICE}"))
+            problems.append((path, f"{public_name(path)} is no record of a run; {_ADVICE}"))
     for number in numbers:
         try:
             runs.append(_read(home, experiment, number))
@@ -295,7 +296,7 @@ _Half = TypeVar("_Half", RunBegun, RunEnded)
 def _read(home: Path, experiment: str, number: int) -> Run:
     first, last = (half_path(home, experiment, number, half) for half in ("begun", "ended"))
     if not is_there(first):
-        raise CorruptDataError(f"{first} is gone, and {last.name} is there; {_ADVICE}")
+        raise CorruptDataError(f"{public_name(first)} is gone, and {last.name} is there; {_ADVICE}")
     begun = _read_half(first, RunBegun, experiment, number)
     ended = _read_half(last, RunEnded, experiment, number) if is_there(last) else None
     return Run(begun, ended)
@@ -306,13 +307,15 @@ def _read_half(path: Path, part: type[_Half], experiment: str, number: int) -> _
         fields, is_sealed = read_sealed(path)
         found = part.model_validate(fields)
     except (CorruptDataError, ValidationError) as error:
-        what = error if isinstance(error, CorruptDataError) else f"{path} is damaged"
+        what = error if isinstance(error, CorruptDataError) else f"{public_name(path)} is damaged"
         raise CorruptDataError(f"{what}; {_ADVICE}") from error
     if not is_sealed:
-        raise CorruptDataError(f"{path} is damaged: it has lost its checksum; {_ADVICE}")
+        raise CorruptDataError(
+            f"{public_name(path)} is damaged: it has lost its checksum; {_ADVICE}"
+        )
     if (found.experiment, found.number) != (experiment, number):
         other = run_name(found.experiment, found.number)
-        raise CorruptDataError(f"{path} is the record of {other}; {_ADVICE}")
+        raise CorruptDataError(f"{public_name(path)} is the record of {other}; {_ADVICE}")
     return found
 
 

@@ -134,11 +134,13 @@ def read_run(path: Path) -> RunRecord:
     try:
         record = RunRecord.model_validate(read_sealed(path)[0])
     except (CorruptDataError, ValidationError) as error:
-        what = error if isinstance(error, CorruptDataError) else f"{path} is damaged"
+        what = error if isinstance(error, CorruptDataError) else f"{public_name(path)} is damaged"
         raise CorruptDataError(f"{what}; {advice}") from error
     is_latest = path.parent.name != _UNFINISHED
     if record.experiment != (path.stem if is_latest else _experiment_of(path)):
-        raise CorruptDataError(f"{path} is the record of {record.experiment!r}; {advice}")
+        raise CorruptDataError(
+            f"{public_name(path)} is the record of {record.experiment!r}; {advice}"
+        )
     return record
 
 
@@ -191,8 +193,8 @@ def run_problems(home: Path, path: Path) -> list[str]:
     refs = [ref for ref in record.artifacts if not _is_done(artifacts, ref)]
     stores = [f"features/{i}" for i in record.stores if not has_record(store_folder(home, i))]
     return [
-        f"{path} names {name}, which is not there; run the experiment again, or delete the file if nothing "
-        f"of that run is wanted"
+        f"{public_name(path)} names {name}, which is not there; run the experiment again, or delete the "
+        f"file if nothing of that run is wanted"
         for name in (*refs, *stores)
     ]
 

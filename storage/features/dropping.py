@@ -5,8 +5,9 @@ A kill at any moment leaves whole cells and missing ones, never a receipt withou
 already and still has bytes is freed when the same is dropped again.
 """
 
+import contextlib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,10 +86,17 @@ def _numbers(store: FeatureStore) -> list[int]:
     return sorted({*store.tables(), *store.lost_tables()})
 
 
-def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
+def drop_arrays(
+    writer: StoreWriter, arrays: Sequence[str], check: Callable[[], None] = lambda: None
+) -> None:
     """Drop arrays of every segment: they are 'not extracted' afterwards, and read as NaN by other programs.
 
     Attention rows take the output projection of their block along, which is read with them only.
+
+    Args:
+        writer: of the store.
+        arrays: their names.
+        check: called before everything that goes; what it raises ends the dropping.
 
     Raises:
         DiskFullError: there is no room for the metadata that is written first; nothing was dropped.
@@ -107,8 +115,10 @@ def drop_arrays(writer: StoreWriter, arrays: Sequence[str]) -> None:
     for number in _numbers(store):
         for array in in_order(going & store.committed(number)):
             writer.require_lease()
+            check()
             revoke_receipt(store.root, number, array)
     for array in in_order(going):
+        check()
         _remove_shards(writer, array)
     for block in stored_projections(store):
         if f"{_ROWS}{block}" in going:
@@ -147,21 +157,30 @@ def _forget_due(store: FeatureStore, going: frozenset[str]) -> None:
         note_due(store, left)
 
 
-def remove_store(writer: StoreWriter) -> Path:
+def remove_store(writer: StoreWriter, check: Callable[[], None] = lambda: None) -> Path:
     """Remove the store: in a folder by one rename, on an object store cell by cell, its record last, so
     that it is a store that lacks what is gone until nothing of it is left.
+
+    Args:
+        writer: of the store.
+        check: called before everything that goes; what it raises ends the removing.
 
     Returns:
         What its folder was renamed to, which the caller deletes.
     """
     store = writer.store
     if (replica := replica_of(store.root)) is not None:
-        _delete_objects(store, replica, writer)
+        _delete_objects(store, replica, writer, check)
     return renamed_aside(store.root)
 
 
-def _delete_objects(store: FeatureStore, replica: Replica, writer: StoreWriter) -> None:
-    write_groups(store, store.declared())
+def _delete_objects(
+    store: FeatureStore, replica: Replica, writer: StoreWriter, check: Callable[[], None]
+) -> None:
+    check()
+    # For other tools that look meanwhile; whoever frees a full disk has no room to write them.
+    with contextlib.suppress(DiskFullError):
+        write_groups(store, store.declared())
     prefix = replica.key_of(store.root)
     keys = [key for key, _, _ in replica.objects(store.root)]
     receipts = [k for k in keys if k.startswith(f"{prefix}/receipts/")]
@@ -169,4 +188,5 @@ def _delete_objects(store: FeatureStore, replica: Replica, writer: StoreWriter) 
     last = {*receipts, *records, f"{prefix}/writer.lease"}
     for part in (receipts, [k for k in keys if k not in last], *([k] for k in records)):
         writer.require_lease()
+        check()
         replica.delete_all(store.root, part)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.shard import ShardSeal
+from permafrost.storage.replica import public_name
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 _RECEIPT = ".json"
@@ -121,7 +122,9 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
         CorruptDataError: it is damaged, or belongs to another cell.
     """
     path = receipt_path(root, segment, array)
-    damaged = f"the receipt {path} is damaged; 'permafrost repair' computes this cell again"
+    damaged = (
+        f"the receipt {public_name(path)} is damaged; 'permafrost repair' computes this cell again"
+    )
     try:
         fields, has_checksum = read_sealed(path)
         receipt = Receipt.model_validate(fields)
@@ -137,8 +140,8 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
         raise CorruptDataError(damaged)
     if (receipt.segment, receipt.array) != (segment, array):
         raise CorruptDataError(
-            f"the receipt {path} is of {receipt.array} in segment {receipt.segment}, expected {array} "
-            f"in segment {segment}; 'permafrost repair' computes this cell again"
+            f"the receipt {public_name(path)} is of {receipt.array} in segment {receipt.segment}, expected "
+            f"{array} in segment {segment}; 'permafrost repair' computes this cell again"
         )
     return receipt
 

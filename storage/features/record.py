@@ -14,6 +14,7 @@ from permafrost.storage.errors import CorruptDataError, InputError, NotFoundErro
 from permafrost.storage.features.identity import FORMAT_VERSION, StoreIdentity, require_same
 from permafrost.storage.features.layout import Axes, Codec, StoreSizes, check_axes
 from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 RECORD = "store.json"
@@ -83,18 +84,18 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
             raise NotFoundError(
                 f"there is no feature store at {root} (no {RECORD}); see 'permafrost ls'"
             ) from error
-        raise CorruptDataError(f"{path} is gone{advice(root)}") from error
+        raise CorruptDataError(f"{public_name(path)} is gone{advice(root)}") from error
     _require_possible(root, record)
     if expect is not None:
         require_same(record.identity, expect, str(root))
     if record.identity.store_id != record.store_id:
         raise CorruptDataError(
-            f"{path} says store_id {record.store_id}, but its identity has the digest "
+            f"{public_name(path)} says store_id {record.store_id}, but its identity has the digest "
             f"{record.identity.store_id}; the file was changed by hand{advice(root)}"
         )
     if record.store_id != root.name:
         raise CorruptDataError(
-            f"{path} is of store {record.store_id}, its folder is {root.name}{advice(root)}"
+            f"{public_name(path)} is of store {record.store_id}, its folder is {root.name}{advice(root)}"
         )
     return record
 
@@ -156,21 +157,23 @@ def parse_record(path: Path, hint: str = "") -> StoreRecord:
         raise CorruptDataError(f"{error}{hint}") from error
     if fields.get("format") != FORMAT:
         raise CorruptDataError(
-            f"{path} is damaged: its format is {quoted(fields.get('format'))}, a store's record has "
-            f"{quoted(FORMAT)}{hint}"
+            f"{public_name(path)} is damaged: its format is {quoted(fields.get('format'))}, a store's record "
+            f"has {quoted(FORMAT)}{hint}"
         )
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise InputError(
-            f"{path} has store format {quoted(version)}, this program reads {FORMAT_VERSION}; use a "
-            f"version of permafrost that reads it, or extract into a fresh --home"
+            f"{public_name(path)} has store format {quoted(version)}, this program reads {FORMAT_VERSION}; "
+            f"use a version of permafrost that reads it, or extract into a fresh --home"
         )
     try:
         return StoreRecord.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CorruptDataError(f"{path} is damaged: {where}: {first['msg']}{hint}") from error
+        raise CorruptDataError(
+            f"{public_name(path)} is damaged: {where}: {first['msg']}{hint}"
+        ) from error
 
 
 def advice(root: Path) -> str:

@@ -17,6 +17,7 @@ from permafrost.storage.errors import CorruptDataError, InputError, StoreBusyErr
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import offsets_of
+from permafrost.storage.replica import public_name
 
 SCHEMA = pa.schema(
     [
@@ -168,13 +169,15 @@ def read_segment(root: Path, number: int, columns: Sequence[str] | None = None) 
             table = file.read(None if columns is None else list(columns), use_threads=False)
     except (CorruptDataError, pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise CorruptDataError(
-            f"the segment table {path} is damaged ({error}); 'permafrost repair' puts its copy in place or, "
-            f"without one, drops this segment, so that the next extraction computes its texts again"
+            f"the segment table {public_name(path)} is damaged ({error}); 'permafrost repair' puts its copy "
+            f"in place or, without one, drops this segment, so that the next extraction computes its texts "
+            f"again"
         ) from error
     wanted = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
     if table.schema.remove_metadata() != wanted:
         raise CorruptDataError(
-            f"the segment table {path} has the columns {table.schema.names}, expected {wanted.names}"
+            f"the segment table {public_name(path)} has the columns {table.schema.names}, expected "
+            f"{wanted.names}"
         )
     return Segment(number, table, hashlib.sha256(content).hexdigest())
 

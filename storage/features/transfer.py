@@ -256,4 +256,4 @@ def _release(target: FeatureStore, sealed: SealedSegment) -> None:
     for array in sealed.cells:
         path = target.shard_path(sealed.segment, array)
         if replica_of(path) is not None:
-            path.unlink()
+            path.unlink(missing_ok=True)  # `verify` may be fetching it again

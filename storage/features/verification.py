@@ -31,7 +31,7 @@ from permafrost.storage.features.writing import StoreWriter, lock_path
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress
 from permafrost.storage.ragged import offsets_of
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import public_name, replica_of
 
 PROJECTION = "projections/o_proj/"
 _NO_TABLE = "segment {} has receipts but no table"
@@ -57,7 +57,8 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     """
     store.forget()  # check what is on disk, not what is cached
     if (replica := replica_of(store.root)) is not None:
-        replica.drop_fetched(store.root)
+        replica.renew(store.root, progress)
+        store.forget()
     if wrong := disagreements(store):
         # With a wrong record everything intact would look damaged.
         return [Damage(None, None, problem) for problem in wrong]
@@ -159,12 +160,14 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
         try:
             content = read_json(path)
         except (CorruptDataError, FileNotFoundError) as error:
-            found.append(Damage(None, array, f"{path}: {error}"))
+            found.append(Damage(None, array, f"{public_name(path)}: {error}"))
             continue
         # A killed writer may have extended some arrays but not others; each must cover its own cells.
         wanted = [store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1)]
         if content not in wanted and content not in map(earlier_metadata, wanted):
-            found.append(Damage(None, array, f"{path} does not describe this store's {array}"))
+            found.append(
+                Damage(None, array, f"{public_name(path)} does not describe this store's {array}")
+            )
     groups = {store.zarr_path / p / "zarr.json" for a in last for p in Path(a).parents}
     if stored_projections(store):
         groups.update(projection_groups(store))

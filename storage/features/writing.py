@@ -177,7 +177,9 @@ def _require_right(store: FeatureStore) -> None:
             f"{record_path(store.root)} changed while the store was open; run the same command again"
         )
     require_agreement(store)
-    keep_copies(store)
+    # Whoever frees a full disk needs none; it is the end of a writing that asks for them.
+    with contextlib.suppress(DiskFullError):
+        keep_copies(store)
 
 
 def _remove_drafts(root: Path) -> None:
@@ -328,9 +330,11 @@ class StoreWriter:
         try:
             for array, cell in due.items():
                 path = self.store.shard_path(number, array)
+                self.require_lease()
                 with disk_errors_named(path):
                     publish(self._draft(cell), path)
             for array, cell in due.items():
+                self.require_lease()
                 write_receipt(root, self._receipt(segment, array, cell, sealed.provenance, now))
         except BaseException:
             # A receipt may be in place although writing it failed: only its flush did.

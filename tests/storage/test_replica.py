@@ -222,13 +222,16 @@ def test_artifacts_are_published_manifest_last_and_opened_elsewhere(
 ) -> None:
     publish(ArtifactStore(machine(tmp_path, "first")), 1, "hello")
     folder = f"bucket/lab/artifacts/fit/{spec(1).ref.key}"
-    assert server.log == [f"PUT {folder}/deep/result.txt", f"PUT {folder}/artifact.json"]
+    lease = f"{folder}.lease"
+    files = [f"PUT {folder}/deep/result.txt", f"PUT {folder}/artifact.json"]
+    assert server.log == [f"PUT {lease}", *files, f"DELETE {lease}"]
+    server.log.clear()
     second = ArtifactStore(machine(tmp_path, "second"))
     assert second.is_done(spec(1).ref)
     assert (second.open(spec(1).ref) / "deep" / "result.txt").read_text() == "hello"
     second.remove(spec(1).ref)
     assert not server.objects
-    assert server.log[2] == f"DELETE {folder}/artifact.json"
+    assert server.log[0] == f"DELETE {folder}/artifact.json"
 
 
 def test_what_is_made_again_stays_where_uploads_are_refused(
@@ -253,9 +256,11 @@ def test_what_is_made_again_stays_where_uploads_are_refused(
     made_again()
     folder = f"bucket/lab/artifacts/fit/{spec(1).ref.key}"
     assert server.log == [
+        f"PUT {folder}.lease",
         f"PUT {folder}/result.txt",
         f"PUT {folder}/artifact.json",
         f"DELETE {folder}/deep/result.txt",
+        f"DELETE {folder}.lease",
     ]
     for name in ("first", "second"):
         there = ArtifactStore(machine(tmp_path, name))
@@ -339,6 +344,12 @@ def test_a_store_created_on_two_machines_at_once_is_one_store(
 def test_unknown_schemes_are_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown kind of object store"):
         attach(url, tmp_path, SilentProgress())
+
+
+@pytest.mark.parametrize("place", ["lab#2", "lab?x=2", "a/../lab", "lab/."])
+def test_a_place_that_would_be_another_one_is_refused(place: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the home 's3://bucket/.*' would be '.*' of its bucket"):
+        attach(f"s3://bucket/{place}", tmp_path, SilentProgress())
 
 
 def test_a_store_that_does_not_answer_is_the_users_to_check(

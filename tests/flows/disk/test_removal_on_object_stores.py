@@ -14,7 +14,7 @@ from permafrost.storage import replica
 from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import STALE_S
-from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.gate import pass_gate, removing
@@ -175,6 +175,10 @@ def test_a_run_of_another_machine_waits_for_gc_and_sees_what_is_left(
 
 def test_messages_name_the_object_store_and_no_folder_of_this_machine(machines: Machines) -> None:
     home = machines.new()
+    machines.server.store("bucket/lab/runs/mine.json", b"{")
+    damaged = machines.new()
+    with pytest.raises(CorruptDataError, match=f"^{URL}/runs/mine.json is not valid JSON"):
+        collect(damaged, [])
     artifacts = ArtifactStore(home)
     asked = {
         "no experiment has finished": lambda: collect(home, []),

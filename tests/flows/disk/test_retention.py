@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,14 +206,14 @@ def test_a_run_that_begins_while_gc_removes_waits_and_sees_what_is_left(
     thread = threading.Thread(target=run)
     real = ArtifactStore.unpublish
 
-    def slow(self: ArtifactStore, ref: ArtifactRef) -> Path:
+    def slow(self: ArtifactStore, ref: ArtifactRef, check: Callable[[], None]) -> Path:
         if not happened:
             thread.start()
             while not happened:
                 time.sleep(0.01)
             time.sleep(0.3)  # time to do it wrong
             happened.append("removed")
-        return real(self, ref)
+        return real(self, ref, check)
 
     monkeypatch.setattr(ArtifactStore, "unpublish", slow)
     assert found.remove() == {}
@@ -280,10 +281,10 @@ def test_a_disk_that_gets_full_leaves_nothing_half_removed(
     found, real = collect(aged.home, []), ArtifactStore.unpublish
     first, second, *_ = found.refs
 
-    def full(self: ArtifactStore, ref: ArtifactRef) -> Path:
+    def full(self: ArtifactStore, ref: ArtifactRef, check: Callable[[], None]) -> Path:
         if ref == second:
             raise DiskFullError("no room to write")
-        return real(self, ref)
+        return real(self, ref, check)
 
     monkeypatch.setattr(ArtifactStore, "unpublish", full)
     with pytest.raises(DiskFullError):
@@ -295,6 +296,34 @@ def test_a_disk_that_gets_full_leaves_nothing_half_removed(
     monkeypatch.undo()
     assert collect(aged.home, []).remove() == {}
     assert not artifacts.is_done(second)
+
+
+def test_a_full_disk_does_not_keep_a_store_that_nothing_uses(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(store: FeatureStore) -> None:
+        raise DiskFullError("no room to write")
+
+    monkeypatch.setattr("permafrost.storage.features.writing.keep_copies", full)
+    assert collect(aged.home, []).remove() == {}
+    assert all_stores(aged.home) == []
+
+
+def test_a_name_to_keep_that_fits_several_things_is_refused(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = aged.store.store_id
+    for name in (store, f"features/{store}", f"features/{store[:12]}"):
+        assert collect(aged.home, [name]).stores == ()
+    real = ArtifactStore.refs
+
+    def one_more(self: ArtifactStore, stage: str | None = None) -> list[ArtifactRef]:
+        return [*real(self, stage), ArtifactRef(stage="fit", key=store[:8] + "0" * 24)]
+
+    monkeypatch.setattr(ArtifactStore, "refs", one_more)
+    with pytest.raises(InputError, match=rf"'{store[:4]}' is ambiguous \(2: features/{store[:8]}"):
+        collect(aged.home, [store[:4]])
+    assert collect(aged.home, [f"features/{store[:4]}"]).stores == ()
 
 
 @pytest.fixture
