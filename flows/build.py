@@ -330,13 +330,19 @@ class _Builder:
 
     def _require_other_data(self, method: str, cells: Sequence[EvaluationCell]) -> None:
         """Raises: InputError: a method would be scored on what its layers are chosen on."""
-        for cell in (c for c in self.experiment.evaluation_cells if c.name == method):
+        e = self.experiment
+        scored = {
+            c.task: self._facts[c.config].scored_on for c in e.evaluation_cells if c.name == method
+        }
+        for task in {c.task for c in e.cells if c.method == method}:
+            scored[task] = e.tasks[task].tested_on(self.corpus_node(task).config)
+        for task, parts in scored.items():
             for other in cells:
-                if _data(self._facts[cell.config]) == _data(self._facts[other.config]):
+                if not parts.isdisjoint(self._facts[other.config].scored_on):
                     raise InputError(
                         f"the layers of {quoted(method)} are chosen on {quoted(other.task)}, which holds the "
-                        f"same data as {quoted(cell.task)}, on which it is scored; choose on other data, or "
-                        "leave the method out of that evaluation"
+                        f"same data as {quoted(task)}, on which it is scored; choose on other data, or "
+                        "leave the method out there"
                     )
 
     def _evaluation(self, cell: EvaluationCell, fits: dict[CellName, Node]) -> Node:
@@ -375,8 +381,3 @@ class _Builder:
             instructed=cell.instructed,
             fitted=fitted,
         )
-
-
-def _data(facts: TaskFacts) -> Mapping[str, Any]:
-    """The files of a local task, the dataset and splits of one of the hub."""
-    return facts.key.get("files", facts.key)

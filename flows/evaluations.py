@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.flows.adapted import AdaptedBackbone
 from permafrost.flows.methods.evaluated import EvaluatedMethod
@@ -176,9 +176,16 @@ def instructed_recipes(
                 )
             base = recipes[cell.method.recipe_for(role)]
             # Validated, as an instruction comes from outside.
-            instructed[name] = type(base).model_validate(
-                base.model_dump() | {"instruction": instruction}
-            )
+            try:
+                instructed[name] = type(base).model_validate(
+                    base.model_dump() | {"instruction": instruction}
+                )
+            except ValidationError as error:
+                raise InputError(
+                    f"the task {quoted(cell.task)} has the instruction {quoted(instruction)} for {role}, "
+                    f"which the recipe {quoted(cell.method.recipe_for(role))} cannot take: "
+                    f"{error.errors()[0]['msg']}"
+                ) from error
     return instructed
 
 

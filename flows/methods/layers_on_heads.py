@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
@@ -54,6 +54,14 @@ class LayersOnHeadsMethod(Method):
     """Which correlation chooses the epoch on dev and is reported."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
+
+    @field_validator("heads")
+    @classmethod
+    def _are_different(cls, heads: tuple[str, ...]) -> tuple[str, ...]:
+        for name in heads:
+            if heads.count(name) > 1:
+                raise ValueError(f"{name!r} is named twice; name different methods")
+        return heads
 
     @property
     def task_kinds(self) -> tuple[TaskKind, ...]:

@@ -10,7 +10,7 @@ from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.corpus.overlap import train_texts
+from permafrost.stages.corpus.overlap import texts_of_splits
 from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.mteb_evaluation.evaluate import evaluate_task
@@ -72,11 +72,12 @@ def n_prompts(stores: Mapping[Role, Sequence[object]]) -> int:
 
 
 def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
-    """Digests of the texts that a method learnt from; None of one that learnt from none."""
+    """Digests of the texts that a method learnt from, or was chosen on; None of one that learnt from none."""
     known: frozenset[str] | None = None
     for source in node.inputs_named("trained_on"):
         corpus: Corpus = context.corpus(source)
-        known = frozenset(corpus.digests[int(text)] for text in train_texts(corpus.examples))
+        texts = texts_of_splits(corpus.examples, ("train", "dev"))
+        known = frozenset(corpus.digests[int(text)] for text in texts)
     for source in node.inputs_named("seen"):
         # Whatever their split.
         known = (known or frozenset()) | frozenset(context.corpus(source).digests)

@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 
 def train_texts(examples: pa.Table) -> NDArray[np.int64]:
     """Indices `[n]` of train's texts, second texts and hard negatives too, ascending; empty without train."""
-    train = examples.filter(pc.field("split") == "train")
-    columns = [train.column(c).drop_null() for c in ("text", "text_pair")]
-    if "negatives" in train.column_names:
-        columns.append(pc.list_flatten(train.column("negatives")))
+    return texts_of_splits(examples, ("train",))
+
+
+def texts_of_splits(examples: pa.Table, splits: Sequence[str]) -> NDArray[np.int64]:
+    """As `train_texts`, of several splits."""
+    found = examples.filter(pc.field("split").isin(list(splits)))
+    columns = [found.column(c).drop_null() for c in ("text", "text_pair")]
+    if "negatives" in found.column_names:
+        columns.append(pc.list_flatten(found.column("negatives")))
     return np.unique(np.concatenate([c.to_numpy() for c in columns])).astype(np.int64)
 
 

@@ -1,7 +1,7 @@
 """The base classes of corpus sources, and how a corpus is built from one."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -54,6 +54,15 @@ class TaskSource(Kind):
         Raises:
             InputError: a file or dataset does not exist, cannot be read or cannot be resolved.
         """
+
+    def tested_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the parts of data that its test examples are from, as evaluation tasks name those that
+        they are scored on; empty where none could name it.
+
+        Args:
+            facts: its own.
+        """
+        return frozenset()
 
     @abstractmethod
     def build(self) -> Corpus:
@@ -113,6 +122,16 @@ class CorpusSource(TaskSource):
         examples = dev.carve(examples, digests, label_names)
         schema = WITH_NEGATIVES if "negatives" in examples.column_names else EXAMPLES
         return Corpus(texts, examples.cast(schema), task.kind, label_names, digests)
+
+
+def test_part(parts: Mapping[str, str]) -> frozenset[str]:
+    """The part of data of test, or of train where test is taken from that.
+
+    Args:
+        parts: by split, what it is read from.
+    """
+    part = parts.get("test", parts.get("train"))
+    return frozenset() if part is None else frozenset({part})
 
 
 CORPUS_SOURCES = Category(

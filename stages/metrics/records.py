@@ -85,14 +85,14 @@ POINTS = pa.schema(
 
 
 class TextsInTrain(BaseModel):
-    """How many of an evaluation task's texts in one role are in train."""
+    """How many of an evaluation task's texts in one role are in train or dev."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_texts: int
     """Distinct texts of the task."""
     n_in_train: int
-    """Those that the method was trained on."""
+    """Those that the method was trained on, or chosen on."""
 
 
 class Metrics(BaseModel):

@@ -36,6 +36,8 @@ class TaskFacts:
     category: TaskCategory
     key: dict[str, Any]
     """Everything that determines its scores, in plain JSON types."""
+    scored_on: frozenset[str]
+    """Names of the parts of data that it is scored on; see `EvaluationTask.scored_on`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class EvaluationResult:
     metrics: dict[str, Any]
     """metric, test, n_test, category, n_parameters, choice, and what a report expects of any method;
     texts_in_train: for each role n_texts, the number of distinct texts of the task, and n_in_train, how many
-    of them the method was trained on; None for a training-free method."""
+    of them the method was trained on, or chosen on (epochs, settings, layers); None for a training-free
+    method of which nothing was chosen."""
     scores: dict[str, Any]
     """All of mteb's scores, by split and subset; null if a score is not a number."""
     examples: ExampleScores | None
@@ -70,7 +73,8 @@ def task_facts(config: MtebTask) -> TaskFacts:
     Raises:
         InputError: mteb has no such task, or a file is missing.
     """
-    return TaskFacts(config.category, {**config.facts(), "mteb": _mteb_version()})
+    facts = config.facts()
+    return TaskFacts(config.category, {**facts, "mteb": _mteb_version()}, config.scored_on(facts))
 
 
 @cache

@@ -72,6 +72,15 @@ class EvaluationTask(Kind):
         """
 
     @abstractmethod
+    def scored_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the parts of data that it is scored on: where two tasks share one, what is chosen on one
+        of them must not be reported on the other.
+
+        Args:
+            facts: its own.
+        """
+
+    @abstractmethod
     def texts_in(self, role: Role) -> Corpus:
         """The texts that it embeds in one role, as a corpus of kind `unlabelled`, without blank ones.
 
@@ -125,6 +134,8 @@ class LocalTask(EvaluationTask):
     default_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     """Scores that the installed mteb computes for this type of task; other names are refused at once."""
+    scored_files: ClassVar[tuple[str, ...]] = ()
+    """What the files hold that it is scored on; all of them if not given."""
 
     kind: Literal["local"] = "local"
     """Of files on this machine, not of the hub."""
@@ -211,6 +222,11 @@ class LocalTask(EvaluationTask):
     def facts(self) -> dict[str, Any]:
         """All fields, but the digests of files instead of their folder."""
         return {**self.model_dump(mode="json", exclude={"path"}), "files": self.digests()}
+
+    def scored_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """SHA-256 of the files that it is scored on, whatever they are called."""
+        files: Mapping[str, str] = facts["files"]
+        return frozenset(files[holds].split()[-1] for holds in self.scored_files or files)
 
     def texts_in(self, role: Role) -> Corpus:
         """Read from the files; raises as `read`, or if all texts are blank."""

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from permafrost.stages.metrics.vector_map import spread_evenly
 from permafrost.stages.report.cells import TaskCorpus, label_text
-from permafrost.stages.report.tokens import Token, readable
+from permafrost.stages.report.tokens import ReadToken, Token, notation_of, readable
 from permafrost.stages.report.weighed_text import Example, WeightRow, passage_of
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import text_digest
@@ -65,11 +65,14 @@ def attention_examples(
         return ()
     digests = {text_digest(corpora[task].texts[text]) for task, text, _ in chosen}
     attention = stored.read(sorted(digests), stored.shown)
+    notation = notation_of(token for found in attention.values() for token in found.tokens)
     examples: list[Example] = []
     for task, text, label in chosen:
         digest = text_digest(corpora[task].texts[text])
         if digest in attention:
-            examples.append(_example(task, label, digest, attention[digest], stored.shown))
+            found = attention[digest]
+            words = readable(found.tokens, notation)
+            examples.append(_example(task, label, digest, words, found.rows, stored.shown))
     return tuple(examples)
 
 
@@ -105,12 +108,16 @@ def _chosen(
 
 
 def _example(
-    task: str, label: str | None, digest: str, attention: TextAttention, blocks: Sequence[int]
+    task: str,
+    label: str | None,
+    digest: str,
+    words: Sequence[ReadToken],
+    attention: Mapping[int, Float[np.ndarray, "h t"]],
+    blocks: Sequence[int],
 ) -> Example:
-    words = readable(attention.tokens)
     rows: list[WeightRow] = []
     for block in blocks:
-        weights_T = attention.rows[block].astype(np.float64).mean(axis=1)
+        weights_T = attention[block].astype(np.float64).mean(axis=1)
         if len(weights_T) != len(words):
             raise CorruptDataError(
                 f"text {digest[:12]} has {len(weights_T)} attention weights at block {block} but "

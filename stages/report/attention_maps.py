@@ -15,7 +15,7 @@ from permafrost.stages.metrics.attention_map import AttentionMap
 from permafrost.stages.report.canvas import drawable
 from permafrost.stages.report.frame import POINTS, WIDTH
 from permafrost.stages.report.palette import HEAT, INK, MUTED, SERIES
-from permafrost.stages.report.tokens import Token, readable
+from permafrost.stages.report.tokens import Token, notation_of, readable
 
 _GAP, _LEFT, _ABOVE, _TITLE, _FOOT = 8.0, 18.0, 14.0, 15.0, 16.0
 _STRETCH = 0.5
@@ -64,8 +64,8 @@ def map_groups(kept: Sequence[KeptMap]) -> tuple[MapGroup, ...]:
 
 def words(kept: AttentionMap) -> str:
     """The text of a map, without placeholders."""
-    own = [t for i, t in enumerate(kept.tokens) if i not in kept.placeholders]
-    read = readable([Token(token) for token in own])
+    own = [Token(t) for i, t in enumerate(kept.tokens) if i not in kept.placeholders]
+    read = readable(own, notation_of(own))
     return "".join(("" if token.glued else " ") + token.text for token in read).strip()
 
 

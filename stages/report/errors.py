@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from permafrost.stages.metrics.predictions import Answers, read_answers
+from permafrost.stages.metrics.predictions import MEANS, Answers, read_answers
 from permafrost.stages.report.cells import CellResult, TaskCorpus
 
 MAX_CLASSES = 12
@@ -125,6 +125,8 @@ def _errors(
         worst = worst_classes(answers, results, n_worst)
     elif metric == "mrr":
         worst = worst_partners(answers, n_worst)
+    elif metric in MEANS:
+        worst = worst_searches(answers, n_worst)
     else:
         worst = worst_grades(answers, metric, n_worst)
     confused = confusion(answers.labels, answers.predictions, names) if names else None
@@ -213,6 +215,16 @@ def worst_partners(answers: Answers, n: int) -> WorstAnswers:
     """The worst retrievals, by the rank of a text's partner."""
     order = "by the number of texts that stand before the partner"
     return _largest(answers.predictions - 1, n, order, lambda row, size: f"{size:,.0f} before it")
+
+
+def worst_searches(answers: Answers, n: int) -> WorstAnswers:
+    """The worst searches, by their own scores, of which 1 is the best."""
+    return _largest(
+        1 - answers.predictions,
+        n,
+        "by the score of the search",
+        lambda row, _: f"score {answers.predictions[row]:.2f}",
+    )
 
 
 def worst_grades(answers: Answers, metric: str, n: int) -> WorstAnswers:

@@ -3,11 +3,12 @@
 A figure is drawn inside `canvas.drawing()`. Lengths of a figure are points.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -116,9 +117,9 @@ def learning_curves(results: Sequence[CellResult]) -> tuple[LearningCurve, ...]:
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for r in results:
         if r.cell.history is not None:
-            loss = r.cell.loss or "loss"
+            run, loss = _run(r.cell, r.cell.history)
             group = groups.setdefault((r.cell.method, r.cell.task, r.metrics.metric, loss), [])
-            group.append(_run(r.cell, r.cell.history))
+            group.append(run)
     return tuple(LearningCurve(*key, tuple(runs)) for key, runs in groups.items())
 
 
@@ -135,7 +136,8 @@ def learning_description(curves: Sequence[LearningCurve]) -> str:
     )
 
 
-def _run(cell: Cell, path: Path) -> Run:
+def _run(cell: Cell, path: Path) -> tuple[Run, str]:
+    """The candidate that was kept, and its loss."""
     table = _read(cell, path)
     # The history of a fit of a single setting has no candidates.
     alone = "candidate" not in table.column_names
@@ -150,7 +152,7 @@ def _run(cell: Cell, path: Path) -> Run:
     order = np.lexsort((epoch, candidate))
     best = order[np.nanargmax(dev[order])]
     rows = order[candidate[order] == candidate[best]]
-    return Run(
+    run = Run(
         seed=cell.seed,
         epochs=epoch[rows].astype(np.int64),
         train_loss=loss[rows],
@@ -159,6 +161,16 @@ def _run(cell: Cell, path: Path) -> Run:
         n_candidates=len(np.unique(candidate)),
         n_epochs=len(epoch),
     )
+    return run, _tried_loss(table, int(best)) or cell.loss or "loss"
+
+
+def _tried_loss(table: pa.Table, row: int) -> str | None:
+    """The loss of a candidate, where the settings that were tried have one."""
+    if "candidate_json" not in table.column_names:
+        return None
+    settings: Any = json.loads(table.column("candidate_json").to_pylist()[row] or "{}")
+    loss = settings.get("loss")
+    return loss.get("kind") if isinstance(loss, dict) else loss
 
 
 def _read(cell: Cell, path: Path) -> pa.Table:

@@ -324,8 +324,8 @@ def cut_texts_note(extractions: Sequence[Extraction]) -> tuple[str, ...]:
 
 
 def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
-    """A note on how many texts of each evaluation task a method was trained on, if any trained method was
-    evaluated; of several methods, the one that was trained on most counts."""
+    """A note on how many texts of each evaluation task a method was trained or chosen on, if any such method
+    was evaluated; of several methods, the one that knew most counts."""
     counts: dict[str, dict[str, TextsInTrain]] = {}
     for result in results:
         of_task = counts.setdefault(result.cell.task, {})
@@ -338,7 +338,9 @@ def trained_texts_note(results: Sequence[CellResult]) -> tuple[str, ...]:
     parts = [f"{task}: {_counted_roles(counts[task])}" for task in shared]
     if none := [task for task in counts if task not in shared]:
         parts.append(f"none of those of {', '.join(none)}")
-    return (f"Texts of evaluation tasks that methods were trained on: {'; '.join(parts)}.",)
+    return (
+        f"Texts of evaluation tasks that methods were trained or chosen on: {'; '.join(parts)}.",
+    )
 
 
 def _counted_roles(roles: Mapping[str, TextsInTrain]) -> str:

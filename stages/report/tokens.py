@@ -11,7 +11,7 @@ A fragment of a character (byte-level BPE) counts as part of a word.
 """
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,6 +27,8 @@ from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.quoting import quoted
 
 TokenKind = Literal["special", "punctuation", "word", "continuation"]
+Notation = Literal["bytes", "sentencepiece", "wordpiece"]
+"""How a tokenizer writes what its tokens stand for."""
 KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
 
 
@@ -77,10 +79,28 @@ class CellWeights:
     """Weights by the text's index in the corpus."""
 
 
-def readable(tokens: Sequence[Token]) -> tuple[ReadToken, ...]:
+def notation_of(tokens: Iterable[Token]) -> Notation:
+    """The notation of a tokenizer, by its tokens of many texts: those of a text of one word, or of a language
+    without spaces, may lack what it is told by."""
+    texts = [token.text for token in tokens if not token.is_special]
+    if any("Ġ" in text for text in texts):
+        return "bytes"
+    if any("▁" in text for text in texts):
+        return "sentencepiece"
+    if any(text.startswith("##") for text in texts):
+        return "wordpiece"
+    # Letters beyond ASCII that are those of the alphabet of bytes, and together are UTF-8.
+    whole = "".join(texts)
+    if whole.isascii() or not all(c in _BYTE_OF for c in whole):
+        return "wordpiece"
+    return "wordpiece" if "\N{REPLACEMENT CHARACTER}" in _from_bytes(whole) else "bytes"
+
+
+def readable(tokens: Sequence[Token], notation: Notation) -> tuple[ReadToken, ...]:
     """The tokens of one text, with their kinds."""
     read: list[ReadToken] = []
-    for token, (text, is_joined) in zip(tokens, _texts([t.text for t in tokens]), strict=True):
+    texts = _texts([t.text for t in tokens], notation)
+    for token, (text, is_joined) in zip(tokens, texts, strict=True):
         before = read[-1].kind if read else "special"
         glued = is_joined and before != "special" and not token.is_special
         if token.is_special:
@@ -101,11 +121,11 @@ def _is_punctuation(text: str) -> bool:
     )
 
 
-def _texts(tokens: Sequence[str]) -> list[tuple[str, bool]]:
+def _texts(tokens: Sequence[str], notation: Notation) -> list[tuple[str, bool]]:
     """Text of each token, and whether it follows the previous one without a space."""
-    if any("Ġ" in t for t in tokens):
+    if notation == "bytes":
         return [(_from_bytes(t.removeprefix("Ġ")), t[:1] != "Ġ") for t in tokens]
-    if any("▁" in t for t in tokens):
+    if notation == "sentencepiece":
         return [(t.replace("▁", " ").strip() or "␣", t[:1] != "▁") for t in tokens]
     return [(t.removeprefix("##"), t.startswith("##")) for t in tokens]
 
@@ -147,7 +167,9 @@ def read_tokens(weights: Sequence[CellWeights], tokens: TextTokens) -> Reading:
         CorruptDataError: a text has a different number of tokens than of weights.
     """
     digests = dict.fromkeys(text.digest for cell in weights for text in cell.texts.values())
-    tokens_of = {d: readable(of_text) for d, of_text in tokens(list(digests)).items()}
+    found = tokens(list(digests))
+    notation = notation_of(token for of_text in found.values() for token in of_text)
+    tokens_of = {d: readable(of_text, notation) for d, of_text in found.items()}
     for cell in weights:
         for text in cell.texts.values():
             read = tokens_of.get(text.digest)

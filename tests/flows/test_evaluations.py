@@ -174,7 +174,7 @@ def test_a_key_holds_the_code_that_reads_what_a_stage_is_handed(
     assert "permafrost.stages.fit.trained:load_head" in scored
     assert "permafrost.stages.fit.trained:load_head" in evaluated["head"]
     assert "permafrost.stages.embed.corpus:CorpusVectors" in evaluated["VA auto"]
-    assert "permafrost.stages.corpus.overlap:train_texts" in evaluated["head"]
+    assert "permafrost.stages.corpus.overlap:texts_of_splits" in evaluated["head"]
     assert "permafrost.stages.embed.finish:finish" in evaluated["mean"]
 
 

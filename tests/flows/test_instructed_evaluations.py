@@ -209,6 +209,13 @@ def test_queries_are_read_with_their_instruction_and_documents_without(
             {"methods": ["mean"], "tasks": {"SciFact": "Named"}},
             "recipes has the name 'default · Named",
         ),
+        (
+            {
+                "methods": ["mean"],
+                "forms": {"Retrieval": {"query": "{instruction} {first} {text}"}},
+            },
+            r"'SciFact' has the instruction .* for query, which the recipe 'default' cannot take",
+        ),
         ({"kind": "suites"}, "evaluations.general.instructions"),
     ],
 )

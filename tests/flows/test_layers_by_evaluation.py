@@ -1,5 +1,6 @@
 """Layers that are chosen by the scores of an evaluation's tasks."""
 
+import shutil
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,14 @@ import pytest
 from permafrost.flows.build import build_graph
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.pipeline import PipelineResult
+from permafrost.stages.corpus.sources.hub import HubCorpus
 from permafrost.stages.embed import best_together
 from permafrost.stages.mteb_evaluation import LayerChoice
+from permafrost.stages.mteb_evaluation.evaluate import task_facts
 from permafrost.stages.mteb_evaluation.layer_choice import mean_of_kinds
+from permafrost.stages.mteb_evaluation.tasks.classification import ClassificationTask
+from permafrost.stages.mteb_evaluation.tasks.clustering import ClusteringTask
+from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
 from permafrost.storage.errors import CorruptDataError, InputError
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
@@ -143,6 +149,62 @@ def test_data_that_is_reported_cannot_be_chosen_on(
     }
     with pytest.raises(InputError, match=r"'chosen' are chosen on 'sts', .* same data as 'pairs'"):
         build_graph(load_experiment(write(tmp_path / "e.yaml", content)))
+
+
+def test_a_task_of_the_experiment_is_reported_too(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    (file,) = (folder / "sts").iterdir()
+    train = pairs(tmp_path / "train.parquet", 24, 0)
+    columns = {
+        "kind": "similarity",
+        "text": "sentence1",
+        "text_pair": "sentence2",
+        "label": "score",
+    }
+    content["tasks"] = {
+        "own": {"kind": "files", "files": {"train": str(train), "test": str(file)}, "task": columns}
+    }
+    with pytest.raises(InputError, match=r"'chosen' are chosen on 'sts', .* same data as 'own'"):
+        build_graph(load_experiment(write(tmp_path / "e.yaml", content)))
+
+
+def test_data_are_the_same_under_other_names_beside_other_files(
+    folder: Path, tmp_path: Path
+) -> None:
+    def parts(task: Any) -> frozenset[str]:
+        return task_facts(task).scored_on
+
+    there = folder / "classification"
+    for name in ("train", "test"):
+        (file,) = there.glob(f"{name}.*")
+        shutil.copy(file, tmp_path / f"{name}2{file.suffix}")
+        shutil.copy(file, tmp_path / file.name)
+    with (tmp_path / f"train2{file.suffix}").open("ab") as more:
+        more.write(b"\n")
+    first = ClassificationTask(path=str(there))
+    other = ClassificationTask(path=str(tmp_path), train="train2")
+    texts = ClusteringTask(path=str(tmp_path), split="test2")
+    assert parts(first) == parts(other) == parts(texts)
+    assert parts(first).isdisjoint(parts(ClusteringTask(path=str(tmp_path), split="train")))
+
+
+def test_data_of_the_hub_are_the_same_however_they_are_named() -> None:
+    def parts(**fields: Any) -> frozenset[str]:
+        return task_facts(HubTask(**fields)).scored_on
+
+    one = parts(name="STSBenchmark", splits=("test",))
+    assert one == parts(name="STSBenchmark") == parts(name="STSBenchmark", languages=("eng",))
+    assert one.isdisjoint(parts(name="SICK-R"))
+    assert not parts(name="STS17").isdisjoint(parts(name="STS17", subsets=("en-en",)))
+    task = {"kind": "similarity", "text": "sentence1", "text_pair": "sentence2", "label": "score"}
+    splits = {"train": "train[:900]", "dev": "validation", "test": "test[:300]"}
+    source = HubCorpus.model_validate(
+        {"path": "mteb/stsbenchmark-sts", "splits": splits, "task": task}
+    )
+    facts = {"source": {"path": "mteb/stsbenchmark-sts", "commit": "0" * 40}}
+    assert source.tested_on(facts) == one
 
 
 @pytest.mark.deep

@@ -86,6 +86,7 @@ def test_narrow_codes_keep_their_cosines_beside_wide_ones() -> None:
     ("heads", "says"),
     [
         (["block 1", "block 2"], "reads the method 'block 2'; there are MLP, block 1"),
+        (["block 1", "block 3", "block 1"], "'block 1' is named twice; name different methods"),
         (["block 1", "MLP"], "'MLP' is of kind layers_on_heads; name methods of kind layers"),
         (["block 1", "pair head"], "'pair head' has a head of kind cosine_mlp, which has no code"),
         (["block 1"], "methods.MLP.heads"),

@@ -157,13 +157,13 @@ def test_texts_that_a_head_was_trained_on_are_counted(run: tuple[Looked, Pipelin
         for cell, node in dag.nodes.evaluations.items()
     }
     corpus = dag.corpus("pairs")
-    rows = [r for r in corpus.examples.to_pylist() if r["split"] == "train"]
-    train = {corpus.texts[r[side]] for r in rows for side in ("text", "text_pair")}
+    rows = [r for r in corpus.examples.to_pylist() if r["split"] in ("train", "dev")]
+    known = {corpus.texts[r[side]] for r in rows for side in ("text", "text_pair")}
     for method in ("scorer", "GLOT"):
         for name in ("in domain", "zero-shot"):
             for role in ("query", "document"):
                 asked = set(dag.corpus(f"{name} · {role} of evaluation").texts)
-                expected = {"n_texts": len(asked), "n_in_train": len(asked & train)}
+                expected = {"n_texts": len(asked), "n_in_train": len(asked & known)}
                 assert counted[method, name, 1][role] == expected
     # Every document has a train query; no query is on both sides, and other collections share nothing.
     assert counted["scorer", "in domain", 1]["document"]["n_in_train"] > 10

@@ -1,6 +1,6 @@
 """Corpora from files: parquet, csv, tsv, jsonl, json, or txt with one text per line; text may be packed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from permafrost.stages.corpus.columns import TaskColumns
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.corpus.source import ColumnsSource
+from permafrost.stages.corpus.source import ColumnsSource, test_part
 from permafrost.stages.corpus.table_files import (
     column_names,
     content_sha256,
@@ -69,6 +69,10 @@ class FilesCorpus(ColumnsSource):
             "test": self.test.model_dump(),
             **self.sample_facts(),
         }
+
+    def tested_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """SHA-256 of the file of test, or of train where test is taken from that."""
+        return test_part({split: file["sha256"] for split, file in facts["files"].items()})
 
     def rows(self) -> list[SplitRows]:
         """Read and check every split, in the order given."""

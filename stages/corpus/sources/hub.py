@@ -1,7 +1,7 @@
 """Corpora from the Hugging Face hub, or from a local folder that `datasets` reads."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from permafrost.stages.corpus.dataset_folder import folder_digest, prepared
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import SplitRows
-from permafrost.stages.corpus.source import ColumnsSource
+from permafrost.stages.corpus.source import ColumnsSource, test_part
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
@@ -58,6 +58,17 @@ class HubCorpus(ColumnsSource):
             "test": self.test.model_dump(),
             **self.sample_facts(),
         }
+
+    def tested_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """Dataset, configuration and split of test, or of train where test is taken from that."""
+        source = facts["source"]
+        name = source.get("path") or source["files"]
+        return test_part(
+            {
+                s: f"{name} {self.config} {theirs.partition('[')[0]}"
+                for s, theirs in self.splits.items()
+            }
+        )
 
     def rows(self) -> list[SplitRows]:
         """Read and check every split, in the order given."""

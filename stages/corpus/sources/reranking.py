@@ -1,6 +1,6 @@
 """Pairs of a query and an answer from labelled candidates, with the other candidates as hard negatives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from permafrost.stages.corpus.candidates import CandidateColumns, read_candidate
 from permafrost.stages.corpus.columns import Unlabelled
 from permafrost.stages.corpus.rows import Negatives, SplitRows
 from permafrost.stages.corpus.search_files import document_text, queries_of
-from permafrost.stages.corpus.source import CorpusSource
+from permafrost.stages.corpus.source import CorpusSource, test_part
 from permafrost.stages.corpus.splits import (
     DevAsGiven,
     DevOfQueries,
@@ -76,6 +76,10 @@ class RerankingCorpus(CandidateColumns, CorpusSource):
                 for split, path in self.files.items()
             },
         }
+
+    def tested_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """SHA-256 of the file of test, or of train where test is taken from that."""
+        return test_part({split: file["sha256"] for split, file in facts["files"].items()})
 
     def rows(self) -> list[SplitRows]:
         """The pairs of every split, in the order of the answers in its file.

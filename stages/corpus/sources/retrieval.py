@@ -23,7 +23,7 @@ from permafrost.stages.corpus.search_files import (
     read_judgements,
     read_queries,
 )
-from permafrost.stages.corpus.source import CorpusSource
+from permafrost.stages.corpus.source import CorpusSource, test_part
 from permafrost.stages.corpus.splits import (
     DevAsGiven,
     DevOfQueries,
@@ -110,6 +110,10 @@ class RetrievalCorpus(SearchColumns, CorpusSource):
             "queries": file_identity(self.queries_file),
             "qrels": {split: file_identity(path) for split, path in self.judged().items()},
         }
+
+    def tested_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """SHA-256 of the judgements of test, or of train where test is taken from those."""
+        return test_part({split: file["sha256"] for split, file in facts["qrels"].items()})
 
     def rows(self) -> list[SplitRows]:
         """The pairs of every split, in the order of its judgements.

@@ -107,6 +107,8 @@ class EchoRecipe(Recipe):
 
     def _masked(self, filled: Filled, first_char: int) -> TextInput:
         start, end = overlapping(filled.encoding, first_char, len(filled.text))
+        # A token of both copies, as there may be where nothing stands between them, is one of the second.
+        end = min(end, filled.start)
         first = np.asarray(filled.encoding.offsets[start:end], dtype=np.int64) - first_char
         own = np.asarray(filled.encoding.offsets[filled.start : filled.end], dtype=np.int64)
         # A store that was made before there was a choice has no `blind` in its identity.

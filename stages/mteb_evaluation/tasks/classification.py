@@ -24,6 +24,7 @@ class ClassificationTask(LocalTask):
         *("accuracy", "f1", "f1_weighted", "precision", "precision_weighted"),
         *("recall", "recall_weighted", "ap", "ap_weighted"),
     )
+    scored_files: ClassVar[tuple[str, ...]] = ("test",)
 
     type: Literal["classification"] = "classification"
     train: str = "train"

@@ -1,5 +1,6 @@
 """Tasks of mteb, by name."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from permafrost.stages.corpus.corpus import Corpus
@@ -58,6 +59,17 @@ class HubTask(EvaluationTask):
         from permafrost.stages.mteb_evaluation.hub import find_task, hub_facts
 
         return hub_facts(self, find_task(self))
+
+    def scored_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """Dataset, subset and split of each part, whatever commit of it is read."""
+        sources: Any = facts["dataset"]
+        of_parts = sources if isinstance(sources, list) else [sources]
+        return frozenset(
+            f"{source['path']} {subset} {split}"
+            for source in of_parts
+            for subset in facts["subsets"]
+            for split in facts["splits"]
+        )
 
     def texts_in(self, role: Role) -> Corpus:
         """Recorded in a dry run of mteb, with the data of the hub."""

@@ -22,6 +22,7 @@ class RetrievalTask(SearchColumns, SearchTask):
 
     mteb_category: ClassVar[str] = "Retrieval"
     default_score: ClassVar[str] = "ndcg_at_10"
+    scored_files: ClassVar[tuple[str, ...]] = ("qrels",)
 
     type: Literal["retrieval"] = "retrieval"
     qrels: str = "qrels_test"

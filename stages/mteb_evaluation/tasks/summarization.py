@@ -40,6 +40,7 @@ class SummarizationTask(LocalTask):
 
     mteb_category: ClassVar[str] = "Summarization"
     default_score: ClassVar[str] = "cosine_spearman"
+    scored_files: ClassVar[tuple[str, ...]] = ("summaries",)
     scores: ClassVar[tuple[str, ...]] = (
         *("pearson", "spearman"),
         *(f"{s}_{c}" for s in ("cosine", "dot") for c in ("pearson", "spearman")),

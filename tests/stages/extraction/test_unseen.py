@@ -117,6 +117,24 @@ def test_texts_that_are_cut_lose_both_copies_alike(pair: Pairs) -> None:
     assert rows[:, 0].tolist() == [*range(first[2], int(batch.span_end[0]))]
 
 
+@pytest.mark.parametrize("part", [*PARTS, "second copy"])
+@pytest.mark.parametrize("template", ["{first}{text}", "{first} {text}"])
+def test_a_token_of_both_copies_is_one_of_the_second(pair: Pairs, part: str, template: str) -> None:
+    backbone = pair("gpt2").backbone
+    texts = (*TEXTS, "hot", "e th", "  A dog runs ", "a")
+    batch = encoded(backbone, f"echo:unseen={part},template={template}", texts)
+    assert batch.unseen is not None
+    for i, rows in enumerate(batch.unseen):
+        second, end = int(batch.span_start[i]), int(batch.span_end[i])
+        for query, first, last in rows.tolist():
+            assert not first <= query < last
+            if part == "second copy":
+                assert (first, last) == (second, end)
+            else:
+                assert last <= second <= end
+    assert all(torch.isfinite(v).all() for v in run(backbone, EVERYTHING, batch).values())
+
+
 @pytest.mark.parametrize("spelling", ["htp", "asked"])
 def test_nothing_of_the_first_copy_reaches_the_second(pair: Pairs, spelling: str) -> None:
     """Not through the words between them either: other tokens in the first change no state of the second."""

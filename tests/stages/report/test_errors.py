@@ -20,6 +20,7 @@ from permafrost.stages.report.errors import (
     worst_classes,
     worst_grades,
     worst_partners,
+    worst_searches,
 )
 from tests.stages.report.fake_results import FakeCorpus, Grid
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
@@ -173,3 +174,17 @@ def test_the_number_of_errors_shown_is_a_setting(make_grid, tmp_path: Path):
     source = (grid.write(tmp_path / "report") / "report.html").read_text()
     assert "Confusion matrix of t" in source
     assert "Worst errors" not in source
+
+
+def test_the_worst_searches_are_those_of_the_lowest_score(tmp_path: Path):
+    scores = np.array([0.0] * 7 + [1.0, 0.63, 0.0])
+    cell = scored_cell(tmp_path, "a", np.ones(10), scores, dev=0.5)
+    path = cell.folder / "metrics.json"
+    path.write_text(path.read_text().replace('"accuracy"', '"ndcg_at_10"'))
+    (found,) = task_errors(read_results([cell]), [("t", "ndcg_at_10")], corpus_of(10, ()), 9)
+    assert [w.texts[0] for w in found.worst] == [
+        *(f"text {i}" for i in (0, 1, 2, 3, 4, 5, 6, 9)),
+        "text 8",
+    ], "the perfect one is no error"
+    assert [w.size for w in found.worst][-2:] == ["score 0.00", "score 0.63"]
+    assert found.order == worst_searches(found_answers([1], [0.0]), 1).order

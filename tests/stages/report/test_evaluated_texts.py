@@ -35,7 +35,7 @@ def test_texts_that_methods_were_trained_on_are_told_by_task(
         grid.edit_metrics(i, texts_in_train=None if untrained else counts)
     results = read_results(grid.cells)
     expected = (
-        f"Texts of evaluation tasks that methods were trained on: {tasks[0]}: 0 of 300 queries, "
+        f"Texts of evaluation tasks that methods were trained or chosen on: {tasks[0]}: 0 of 300 queries, "
         f"1,534 of 5,183 documents; none of those of {tasks[1]}."
     )
     assert trained_texts_note(results) == (expected,)

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -177,3 +178,13 @@ def test_the_description_says_what_was_kept(grid: Grid):
     words = learning_description(learning_curves(read_results(grid.cells[:1])))
     dev = read_results(grid.cells[:1])[0].metrics.dev
     assert f"Kept, by seed: mean on ratio 0.2 {dev:.1%} at epoch 4." in words
+
+
+def test_the_loss_is_that_of_the_candidate_that_was_kept(grid: Grid):
+    for i, losses in enumerate((("mse", "l1"), ("l1", "mse"), ("mse", "l1"))):
+        columns = {"epoch": [1, 1], "train_loss": [0.2, 0.9], "dev_metric": [0.9, 0.1]}
+        tried = [json.dumps({"loss": loss} if i else {"loss": {"kind": loss}}) for loss in losses]
+        table = pa.table({"candidate": [0, 1], "candidate_json": tried, **columns})
+        pq.write_table(table, grid.cells[i].folder / "history.parquet")
+    curves = learning_curves(read_results(grid.cells[:3]))
+    assert {c.loss: [run.seed for run in c.runs] for c in curves} == {"mse": [0, 2], "l1": [1]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from permafrost.stages.report.tokens import Token, readable
+from permafrost.stages.report.tokens import ReadToken, Token, notation_of, readable
 
 
 def tokens(
@@ -11,12 +11,17 @@ def tokens(
     return [Token(text, is_special=text in special) for text in texts]
 
 
+def read_alone(found: list[Token]) -> tuple[ReadToken, ...]:
+    """As if the tokenizer were known by these tokens only."""
+    return readable(found, notation_of(found))
+
+
 def read(*texts: str) -> list[tuple[str, bool]]:
-    return [(t.text, t.glued) for t in readable(tokens(*texts))]
+    return [(t.text, t.glued) for t in read_alone(tokens(*texts))]
 
 
 def kinds(*texts: str) -> str:
-    return " ".join(t.kind[0] for t in readable(tokens(*texts)))
+    return " ".join(t.kind[0] for t in read_alone(tokens(*texts)))
 
 
 def test_pieces_of_wordpiece_byte_level_and_sentencepiece_tokenizers_read_as_text():
@@ -62,7 +67,7 @@ def test_kinds_are_told_by_specials_letters_and_joints(pieces: tuple[str, ...], 
 
 
 def test_a_special_token_in_the_middle_begins_a_new_word():
-    found = readable([Token("Ġa"), Token("<mask>", is_special=True), Token("b")])
+    found = read_alone([Token("Ġa"), Token("<mask>", is_special=True), Token("b")])
     assert [(t.kind, t.glued) for t in found] == [
         ("word", False),
         ("special", False),
@@ -71,9 +76,19 @@ def test_a_special_token_in_the_middle_begins_a_new_word():
 
 
 def test_a_text_that_looks_like_a_special_token_is_none():
-    (found,) = readable([Token("[CLS]")])
+    (found,) = read_alone([Token("[CLS]")])
     assert (found.text, found.kind) == ("[CLS]", "word")
 
 
 def test_no_tokens_read_as_none():
-    assert readable([]) == ()
+    assert read_alone([]) == ()
+
+
+def test_texts_without_spaces_are_read_as_the_others_of_their_tokenizer():
+    of_one_word = tokens("Un", "belie", "vable", "!")
+    known = notation_of([*of_one_word, *tokens("Ġa")])
+    assert [t.kind[0] for t in readable(of_one_word, known)] == ["w", "c", "c", "p"]
+    # No token begins with a space: told by letters that are bytes of UTF-8.
+    assert read("æĹ¥", "æľ¬", "èªŀ") == [("日", False), ("本", True), ("語", True)]
+    assert read("café", "naïve") == [("café", False), ("naïve", False)], "letters, not bytes"
+    assert read("日", "本") == [("日", False), ("本", False)]

@@ -32,7 +32,7 @@ FUNCTION = {"the", "that", "were", "it", "s"}
 
 
 def test_a_word_of_several_tokens_is_one_word_and_marks_are_of_no_class():
-    read = readable([Token(t, t.startswith("[")) for t in BERT])
+    read = readable([Token(t, t.startswith("[")) for t in BERT], "wordpiece")
     weights = np.arange(1.0, len(BERT) + 1) / 91
     function, content = by_class(weights, read)
     assert function * 91 == pytest.approx(sum(i + 1 for i, t in enumerate(BERT) if t in FUNCTION))
@@ -41,7 +41,7 @@ def test_a_word_of_several_tokens_is_one_word_and_marks_are_of_no_class():
 
 
 def test_a_function_word_that_a_word_begins_with_is_part_of_it():
-    read = readable([Token(t) for t in ("ĠThe", "Ġin", "put", "Ġof", "Ġ2", "0")])
+    read = readable([Token(t) for t in ("ĠThe", "Ġin", "put", "Ġof", "Ġ2", "0")], "bytes")
     function, content = by_class(np.full(6, 1 / 6), read)
     assert function * 6 == pytest.approx(2)
     assert content * 6 == pytest.approx(4), "input is no preposition, and numbers are content"
