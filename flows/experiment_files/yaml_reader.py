@@ -5,11 +5,13 @@ YAML 1.1, which PyYAML reads, parses `no` as false, `1:30` as 90, `010` as 8 and
 merge key `<<` of YAML 1.1, and refuse duplicate keys and custom tags.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import yaml
+from yaml.composer import Composer
 from yaml.constructor import ConstructorError
 
 from permafrost.storage.errors import InputError
@@ -50,22 +52,20 @@ def read_yaml(text: str, where: str) -> Any:
             f"{where} has {len(text):,} characters, more than {MAX_FILE_BYTES:,}; an experiment is small, so "
             "put data into separate files and name these"
         )
+    # Both are SafeLoaders, which create plain values only.
+    if _FAST is not None:
+        with contextlib.suppress(yaml.YAMLError, UnicodeError):  # told of by the other one
+            return yaml.load(text, _FAST)
     try:
-        # _Loader is a SafeLoader, which creates plain values only.
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{where} is not readable as YAML: {_reason(error)}") from error
 
 
-class _Loader(yaml.SafeLoader):
-    """Scalars of YAML 1.2; refuses cycles, duplicate keys and documents that are too deep or too large."""
+class _Limited(Composer):
+    """Refuses cycles, duplicate keys and documents that are too deep or too large."""
 
-    yaml_implicit_resolvers: dict[str | None, Any] = {}  # noqa: RUF012  # as in the parent
-    yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = 0
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._depth += 1
@@ -143,7 +143,7 @@ def _check_keys(node: yaml.MappingNode) -> None:
         seen.add((key.tag, key.value))
 
 
-def _constructed_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _constructed_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     if not _INT.fullmatch(text) or len(text) > 20 or abs(value := int(text, base)) >= 1 << 63:
@@ -153,7 +153,7 @@ def _constructed_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     return value if not text.startswith("-") else -abs(value)
 
 
-def _constructed_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+def _constructed_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     text = loader.construct_scalar(node)
     if infinity := _INFINITY.fullmatch(text):
         return float(f"{infinity[1]}inf")
@@ -164,7 +164,7 @@ def _constructed_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     return float(text)
 
 
-def _constructed_bool(loader: _Loader, node: yaml.ScalarNode) -> bool:
+def _constructed_bool(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool:
     text = loader.construct_scalar(node).lower()
     if text not in ("true", "false"):
         raise ConstructorError(
@@ -173,7 +173,7 @@ def _constructed_bool(loader: _Loader, node: yaml.ScalarNode) -> bool:
     return text == "true"
 
 
-def _constructed_str(loader: _Loader, node: yaml.ScalarNode) -> str:
+def _constructed_str(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     text = loader.construct_scalar(node)
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise ConstructorError(
@@ -182,7 +182,7 @@ def _constructed_str(loader: _Loader, node: yaml.ScalarNode) -> str:
     return text
 
 
-def _refused(loader: _Loader, node: yaml.Node) -> Any:
+def _refused(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     raise ConstructorError(
         None,
         None,
@@ -191,17 +191,41 @@ def _refused(loader: _Loader, node: yaml.Node) -> Any:
     )
 
 
-for _tag, _pattern in _TAGS.items():
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern.pattern})\Z"), None)
-_Loader.add_constructor("tag:yaml.org,2002:null", yaml.SafeLoader.construct_yaml_null)
-_Loader.add_constructor("tag:yaml.org,2002:bool", _constructed_bool)
-_Loader.add_constructor("tag:yaml.org,2002:int", _constructed_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _constructed_float)
-_Loader.add_constructor("tag:yaml.org,2002:str", _constructed_str)
-_Loader.add_constructor("tag:yaml.org,2002:seq", yaml.SafeLoader.construct_yaml_seq)
-_Loader.add_constructor("tag:yaml.org,2002:map", yaml.SafeLoader.construct_yaml_map)
-# Whatever has no constructor of its own.
-_Loader.add_constructor(cast(str, None), _refused)
+def _loader(parsing: Any) -> Any:
+    """A loader of plain values with the scalars of YAML 1.2.
+
+    Args:
+        parsing: the loader of PyYAML's whose parser reads the text.
+    """
+
+    class Loader(_Limited, parsing):
+        yaml_implicit_resolvers: dict[str | None, Any] = {}  # noqa: RUF012  # as in the parent
+        yaml_constructors: dict[Any, Any] = {}  # noqa: RUF012
+
+        def __init__(self, stream: str) -> None:
+            parsing.__init__(self, stream)
+            Composer.__init__(self)
+
+    for tag, pattern in _TAGS.items():
+        Loader.add_implicit_resolver(tag, re.compile(rf"^(?:{pattern.pattern})\Z"), None)
+    for tag, constructed in _CONSTRUCTED.items():
+        Loader.add_constructor(tag and f"tag:yaml.org,2002:{tag}", constructed)
+    return Loader
+
+
+_CONSTRUCTED: dict[Any, Any] = {
+    "null": yaml.SafeLoader.construct_yaml_null,
+    "bool": _constructed_bool,
+    "int": _constructed_int,
+    "float": _constructed_float,
+    "str": _constructed_str,
+    "seq": yaml.SafeLoader.construct_yaml_seq,
+    "map": yaml.SafeLoader.construct_yaml_map,
+    None: _refused,  # whatever has no constructor of its own
+}
+_Loader = _loader(yaml.SafeLoader)
+_FAST: Any = _loader(yaml.CSafeLoader) if hasattr(yaml, "CSafeLoader") else None
+"""Reads with libyaml, which wheels of PyYAML have, five times as fast."""
 
 
 def _reason(error: yaml.YAMLError) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from permafrost.flows.experiment_files import yaml_reader
 from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 
@@ -84,3 +85,25 @@ def test_what_has_no_end_or_no_one_meaning_is_refused_shortly_and_soon(text: str
 def test_a_message_names_line_and_column() -> None:
     with pytest.raises(InputError, match="line 2, column 3: the key 'b' stands here twice"):
         read_yaml("a: {b: 1,\n  b: 2}", "x.yaml")
+
+
+@pytest.mark.parametrize("fast", ["libyaml", "python"])
+def test_both_parsers_read_the_same(fast: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fast == "python":
+        monkeypatch.setattr(yaml_reader, "_FAST", None)
+    else:
+        assert yaml_reader._FAST is not None, "wheels of PyYAML have libyaml"
+    text = "a: &x {b: no, c: 010, d: 0o17, e: 1e3, f: -.inf, g: ~, h: true}\nk:\n  <<: *x\n  b: é\n"
+    expected = {"b": "no", "c": 10, "d": 15, "e": 1000.0, "f": float("-inf"), "g": None, "h": True}
+    assert read_yaml(text, "f") == {"a": expected, "k": {**expected, "b": "é"}}
+    for wrong, says in {
+        "[" * 500_000: "line 1, column 41: lists and mappings are nested",
+        "a: [1, 2": r"line 1, column 9: expected ',' or '\]'",
+        "a:\n\t- 1": r"line 2, column 1: found character '\\t'",
+        'a: "\\ud800"': "holds half of a character",
+        "a: \ud800": "unacceptable character",
+        "a: 1\na: 2": "line 2, column 1: the key 'a' stands here twice",
+        "a: &x [*x]": "an alias is inside the value",
+    }.items():
+        with pytest.raises(InputError, match=says):
+            read_yaml(wrong, "f")
