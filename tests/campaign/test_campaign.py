@@ -15,13 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "kills": 3,
-    "full": 2,
-    "forbidden": 2,
-    "writers": 7,
+    "kills": 2,
+    "full": 1,
+    "forbidden": 1,
+    "writers": 4,
     "clock": 1,
-    "damage": 2,
-    "formats": 50,
+    "damage": 1,
+    "formats": 20,
 }
 """Each with the number that is counted of it; workers that are killed have `tests/flows/engine`."""
 

@@ -28,7 +28,7 @@ def test_threads_that_parse_at_once_all_get_their_tree() -> None:
     found = list[int]()
 
     def parse() -> None:
-        for _ in range(12):
+        for _ in range(4):
             for _ in range(100):
                 LetsOthersRun()
             found.append(len(syntax_tree(source).body))
@@ -39,7 +39,7 @@ def test_threads_that_parse_at_once_all_get_their_tree() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [wanted] * 36
+    assert found == [wanted] * 12
 
 
 def test_a_tree_that_met_another_librarys_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
