@@ -64,10 +64,6 @@ def test_a_server_of_ours_records_many_stages_at_a_time_unless_the_user_says_oth
             assert int(started[-1][name]) == size
 
 
-@pytest.mark.parametrize(
-    ("in_environment", "advice"),
-    [(True, "or unset PREFECT_API_URL"), (False, "'prefect config unset PREFECT_API_URL'")],
-)
 class Cancelled:
     """A connection to a database whose user has gone in the middle of a request."""
 
@@ -95,6 +91,10 @@ def test_a_cancelled_request_is_told_of_as_the_servers_log_is_set(
     assert len(caplog.records) == n
 
 
+@pytest.mark.parametrize(
+    ("in_environment", "advice"),
+    [(True, "or unset PREFECT_API_URL"), (False, "'prefect config unset PREFECT_API_URL'")],
+)
 def test_a_server_that_does_not_answer_is_refused(
     monkeypatch: pytest.MonkeyPatch, in_environment: bool, advice: str
 ) -> None:
