@@ -340,33 +340,33 @@ class Replica:
             yield found["path"], found["size"], found["last_modified"].timestamp()
 
     def renew(self, under: Path, progress: Progress) -> None:
-        """Bring what is here from the object store again, whatever is here: the index, and each file that was
-        fetched; of those whose object is gone nothing stays here. Other processes that read them always find
-        one, and what is mapped stays as it is."""
-        prefix = self.key_of(under)
-        for key in [key for key in self._tags if key.startswith(f"{prefix}/")]:
-            self._tags.pop(key, None)
-        self.pull(under, progress)
-        fetched = [
+        """Bring each file that is here from the object store again, index files too; of those whose object is
+        gone nothing stays here. Other processes that read them always find one, and what is mapped stays as
+        it is."""
+        here = [
             path
             for path in files_here(under)
-            if path.is_file()
-            and path.name != "writer.lock"
-            and not _is_index(self.key_of(path))
-            and replica_of(path) is not None  # drafts are their writer's
+            # Drafts and the lock are their writer's.
+            if path.is_file() and path.name != "writer.lock" and replica_of(path) is not None
         ]
-        if not fetched:
+        if not here:
             return
-        progress.start("fetch", len(fetched), "files")
+        progress.start("fetch", len(here), "files")
         try:
-            for path in fetched:
-                try:
-                    self.fetch(path)
-                except CorruptDataError:
-                    path.unlink(missing_ok=True)
-                progress.advance(1)
+            with ThreadPoolExecutor(16) as pool:
+                for _ in pool.map(self._fetch_again, here):
+                    progress.advance(1)
         finally:
             progress.finish()
+
+    def _fetch_again(self, path: Path) -> None:
+        try:
+            self.fetch(path)
+        except CorruptDataError:
+            if self.exists(path):
+                raise
+            self._tags.pop(self.key_of(path), None)
+            path.unlink(missing_ok=True)
 
     def lease(self, path: Path) -> Lease:
         """A lease whose object mirrors `path`."""
