@@ -57,7 +57,7 @@ from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.lease import Lease
 from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import public_name, replica_of
 
 
 @contextlib.contextmanager
@@ -147,8 +147,8 @@ def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
     store.require_there()
     if not _is_in_place(fd, path):
         raise RemovedError(
-            f"the store {store.root} was removed and made again since it was opened; run the same "
-            "command again"
+            f"the store {public_name(store.root)} was removed and made again since it was opened; run the "
+            "same command again"
         )
 
 
@@ -159,8 +159,8 @@ def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
     except (OSError, ValueError, LookupError, TypeError):
         writer = "another process"  # which has not written its name yet
     error = StoreBusyError(
-        f"the store {store.root} is being written by {writer}; wait until it ends (--wait does), or use "
-        "another --home. Nothing was changed"
+        f"the store {public_name(store.root)} is being written by {writer}; wait until it ends (--wait "
+        "does), or use another --home. Nothing was changed"
     )
     error.writer = writer
     return error
@@ -174,7 +174,8 @@ def _require_right(store: FeatureStore) -> None:
     """
     if read_record(store.root) != store.record:
         raise CorruptDataError(
-            f"{record_path(store.root)} changed while the store was open; run the same command again"
+            f"{public_name(record_path(store.root))} changed while the store was open; run the same command "
+            "again"
         )
     require_agreement(store)
     # Whoever frees a full disk needs none; it is the end of a writing that asks for them.

@@ -69,7 +69,9 @@ def _start_server(folder: Path) -> None:
         start_new_session=True,
         check=True,
     )
+    deadline = time.monotonic() + 240
     while not (folder / "address").read_text().endswith("\n"):
+        assert time.monotonic() < deadline, "Prefect's server has not started"
         time.sleep(0.05)
 
 
