@@ -31,6 +31,7 @@ from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
 _SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
+_ARROW = (".arrow", ".feather")
 _BROKEN = (pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error, OSError)
 """What readers raise for a file that is not what its extension says."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -66,6 +67,11 @@ def require_readable(path: Path, extensions: Collection[str]) -> None:
         raise InputError(
             f"{path} is a spreadsheet, which may have several sheets, formulas and dates; save the sheet as "
             "CSV (in Excel 'CSV UTF-8', in LibreOffice 'Text CSV') and name that file"
+        )
+    if path.suffix.lower() in _ARROW:
+        raise InputError(
+            f"{path} is a file of Arrow's; write it as parquet (in Python "
+            "datasets.Dataset.from_file(FILE).to_parquet('texts.parquet')) and name that file"
         )
     if not {path.suffix.lower(), extension_of(path)} & set(extensions):
         raise InputError(

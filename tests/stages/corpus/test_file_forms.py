@@ -152,6 +152,7 @@ def test_spellings_of_an_encoding_are_one(tmp_path: Path) -> None:
     ("name", "bytes_", "fields", "says"),
     [
         ("x.xlsx", b"PK", {}, "x.xlsx is a spreadsheet, .* save the sheet as CSV"),
+        ("x.arrow", b"ARROW1", {}, "x.arrow is a file of Arrow's; write it as parquet"),
         ("x.csv", b"text;label\na;b\n", {}, r"no column 'text' .*separated by ';', write 'delimiter: \";\"'"),
         ("x.csv", b"text\tlabel\na\tb\n", {},
          r"separated by '\\t', write 'delimiter: \"\\t\"' .*--delimiter '\\t'"),
