@@ -8,7 +8,7 @@ merge key `<<` of YAML 1.1, and refuse duplicate keys and custom tags.
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from yaml.composer import Composer
@@ -70,7 +70,8 @@ class _Limited(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise ConstructorError(None, None, _TOO_DEEP, self.peek_event().start_mark)
+            at: Any = cast(Any, self).peek_event()  # of the parser beside it
+            raise ConstructorError(None, None, _TOO_DEEP, at.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node

@@ -97,6 +97,8 @@ def object_server() -> Generator[ObjectServer]:
 def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Or an answer's body waits until the client has acknowledged its head, 40 ms each.
+        disable_nagle_algorithm = True
         _fault: Fault | None = None
         _is_silent = False
 
