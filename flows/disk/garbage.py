@@ -139,6 +139,7 @@ class Garbage:
                     with writing(store) as writer:
                         gone.append(remove_store(writer, require_closed))
                 except StoreBusyError as error:
+                    require_closed()  # which raises, if that is what was lost
                     stays[store.root] = f"{error.writer} writes it"
                 except RemovedError:
                     continue

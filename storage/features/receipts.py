@@ -122,9 +122,6 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
         CorruptDataError: it is damaged, or belongs to another cell.
     """
     path = receipt_path(root, segment, array)
-    damaged = (
-        f"the receipt {public_name(path)} is damaged; 'permafrost repair' computes this cell again"
-    )
     try:
         fields, has_checksum = read_sealed(path)
         receipt = Receipt.model_validate(fields)
@@ -135,15 +132,21 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
             "was being read (by drop, gc or repair), and an extraction makes it again"
         ) from error
     except (CorruptDataError, ValidationError) as error:
-        raise CorruptDataError(damaged) from error
+        raise _damaged(path) from error
     if not has_checksum:
-        raise CorruptDataError(damaged)
+        raise _damaged(path)
     if (receipt.segment, receipt.array) != (segment, array):
         raise CorruptDataError(
             f"the receipt {public_name(path)} is of {receipt.array} in segment {receipt.segment}, expected "
             f"{array} in segment {segment}; 'permafrost repair' computes this cell again"
         )
     return receipt
+
+
+def _damaged(path: Path) -> CorruptDataError:
+    return CorruptDataError(
+        f"the receipt {public_name(path)} is damaged; 'permafrost repair' computes this cell again"
+    )
 
 
 def committed_arrays(root: Path, segment: int) -> frozenset[str]:

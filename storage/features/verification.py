@@ -55,10 +55,9 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
 
     Damage is returned, never raised, and so is what cannot be read now, which `still_damaged` tells apart.
     """
-    store.forget()  # check what is on disk, not what is cached
     if (replica := replica_of(store.root)) is not None:
         replica.renew(store.root, progress)
-        store.forget()
+    store.forget()  # check what is on disk, not what is cached
     if wrong := disagreements(store):
         # With a wrong record everything intact would look damaged.
         return [Damage(None, None, problem) for problem in wrong]

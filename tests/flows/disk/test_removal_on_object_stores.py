@@ -14,10 +14,16 @@ from permafrost.storage import replica
 from permafrost.storage.adapted_stores import backbone_place
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.drafts import STALE_S
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.errors import (
+    CorruptDataError,
+    InputError,
+    NotFoundError,
+    StoreBusyError,
+)
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.gate import pass_gate, removing
+from permafrost.storage.lease import Lease
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import Replica
 from tests.damage.small_home import CORPUS, FIT, UNUSED, publish
@@ -128,6 +134,30 @@ def test_gc_may_be_killed_at_any_request(machines: Machines) -> None:
     while killed_gc(machines, steps)[0]:
         steps += 1
     assert steps >= 5
+
+
+def test_gc_that_was_halted_in_a_store_says_so_and_leaves_the_rest(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines.build()
+    found = collect(machines.new(), [])
+    (store,) = found.stores
+    real, halted = Replica.delete_all, list[str]()
+
+    def slept(self: Replica, folder: Path, keys: Sequence[str]) -> None:
+        real(self, folder, keys)
+        if folder.parent.name == "features":
+            halted.append(folder.name)
+
+    def lost(lease: Lease) -> str | None:
+        return "not renewed for 200 s" if halted and "removing" in lease._url else None
+
+    monkeypatch.setattr(Replica, "delete_all", slept)
+    monkeypatch.setattr(Lease, "lost", property(lost))
+    with pytest.raises(StoreBusyError, match=r"removing.lease was lost \(not renewed for 200 s\)"):
+        found.remove()
+    assert halted == [store.store_id], "its receipts, and nothing after them"
+    assert f"bucket/lab/features/{store.store_id}/store.json" in machines.server.objects
 
 
 def test_files_that_a_run_uploads_right_now_are_no_leftovers(machines: Machines) -> None:

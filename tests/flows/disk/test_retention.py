@@ -1,5 +1,4 @@
-"""`gc` by age and quota, beside runs that begin, and `drop`: what goes, in which order, and what never
-goes."""
+"""`gc` by age and quota, beside runs that begin: what goes, in which order, and what never goes."""
 
 import datetime
 import os
@@ -37,7 +36,7 @@ from permafrost.storage.gate import pass_gate, removing
 from tests.documents import snippet
 from tests.flows.run_records import begun, finished
 from tests.flows.test_cli import Cli
-from tests.storage.small_store import IDENTITY, filled_store
+from tests.storage.small_store import filled_store
 
 NOW = datetime.datetime(2026, 12, 1, tzinfo=datetime.UTC).timestamp()
 """Eight days after the runs of `run_records`."""
@@ -324,88 +323,6 @@ def test_a_name_to_keep_that_fits_several_things_is_refused(
     with pytest.raises(InputError, match=rf"'{store[:4]}' is ambiguous \(2: features/{store[:8]}"):
         collect(aged.home, [store[:4]])
     assert collect(aged.home, [f"features/{store[:4]}"]).stores == ()
-
-
-@pytest.fixture
-def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """A home whose latest run extracted `hidden/1` of the only store."""
-    home = tmp_path / "home"
-    store = filled_store(home, 5).store
-    spec = ArtifactSpec(
-        stage="extract",
-        config={"store": IDENTITY.model_dump(mode="json"), "arrays": ["hidden/1"]},
-    )
-    with ArtifactStore(home).publishing(spec, {}):
-        pass
-    record = RunRecord(
-        experiment="mine", finished="", artifacts=(str(spec.ref),), stores=(store.store_id,)
-    )
-    write_run(home, record)
-    return Cli(home, capsys)
-
-
-def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
-    would = read.json("drop", "--arrays", "hidden/*, attention_rows/1", "--dry-run")
-    assert [row["array"] for row in would["arrays"]] == ["attention_rows/1", "hidden/1"]
-    assert would["read_by"] == [{"run": "mine", "what": "latest", "arrays": ["hidden/1"]}]
-    refused = read("drop", "--arrays", "hidden/*,attention_rows/1", code=2)
-    assert "the latest run mine reads hidden/1 of the store" in refused
-    assert "with --used" in refused
-    (store,) = all_stores(read.home)
-    assert "hidden/1" in store.arrays()
-    before = read.json("du")["total"]
-    said = read("drop", store.store_id[:8], "--arrays", "attention_rows/1")
-    assert "dropped 1 array(s)" in said
-    done = read.json("drop", "--arrays", "hidden/*", "--used")
-    assert store.arrays() == ["pooled/hidden_mean/1", "span", "token_ids"]
-    freed = done["bytes"] + would["arrays"][0]["bytes"]
-    assert before - read.json("du")["total"] > freed, "receipts went, too"
-    assert "every checksum" in read("verify")
-    assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
-    assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
-    assert "name the arrays" in read("drop", code=2)
-    assert "the ID of the store is empty" in read("drop", "", "--arrays", "hidden/*", code=2)
-    assert "a name to keep is empty" in read("gc", "--dry-run", "--keep", "", code=2)
-
-
-def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli = Cli(tmp_path / "home", capsys)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("one\ntwo words\n")
-    asked = (
-        "extract",
-        str(texts),
-        "--backbone",
-        str(tiny_bert),
-        "--capture",
-        "hidden=all,values=2",
-    )
-    n_cells = cli.json(*asked)["n_cells_computed"]
-    (store,) = all_stores(cli.home)
-    before = store.shard_path(0, "hidden/1").read_bytes()
-    cli("drop", "--arrays", "hidden/1,values/*")
-    assert not store.shard_path(0, "hidden/1").exists()
-    assert 0 < cli.json(*asked)["n_cells_computed"] < n_cells
-    assert store.shard_path(0, "hidden/1").read_bytes() == before
-    assert "every checksum" in cli("verify")
-
-
-def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: str) -> None:
-    (store,) = all_stores(read.home)
-    begun(read.home, "other", stores=[store.store_id], process=dead)
-    asked = ("drop", "--arrays", "pooled/*", "--dry-run")
-    assert "would drop" in read(*asked)
-    of_latest = ("drop", "--arrays", "hidden/1", "--dry-run")
-    assert "refused without --used, with which it would drop 1 array(s)" in read(*of_latest)
-    assert "refused" not in read(*of_latest, "--used")
-    begun(read.home, "now", stores=[store.store_id])
-    expected = "refused while the run is going on, and then would drop 1 array(s)"
-    assert expected in " ".join(read(*asked, "--used").split())
-    said = read("drop", "--arrays", "pooled/*", "--used", code=1)
-    assert "now@1 is going on and reads pooled/hidden_mean/1" in said
-    assert "pooled/hidden_mean/1" in store.arrays()
 
 
 def test_the_same_in_python(read: Cli, aged: Aged, tmp_path: Path) -> None:
