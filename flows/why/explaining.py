@@ -82,7 +82,12 @@ class Explainer:
                 pairs = tuple(self._paired(gone, came))
                 cause = Cause(role, tuple(ref for _, ref in pairs), len(has))
                 moved.append(_Moved(cause, pairs))
-        return [*changes, *code_changes(old.spec.code, new.spec.code)], moved
+        code, new_code = old.spec.code, new.spec.code
+        if changes:
+            # Other settings reach other definitions; those that both reach tell whether code was changed too.
+            shared = code.keys() & new_code.keys()
+            code, new_code = ({name: c[name] for name in shared} for c in (code, new_code))
+        return [*changes, *code_changes(code, new_code)], moved
 
     def _paired(self, gone: Sequence[str], came: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Each input that came with the one in whose place it stands."""

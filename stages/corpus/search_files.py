@@ -296,24 +296,26 @@ def _text_rows(path: Path) -> list[list[str]]:
         with opened_bytes(path) as content:
             file = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
             if FORMATS.get(extension_of(path)) == "csv":
-                rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+                reader = csv.reader(file)
+                rows = [(reader.line_num, row) for row in reader if any(row)]
             else:
-                lines = [line.rstrip("\r\n") for line in file if line.strip()]
-                separator = "\t" if lines and "\t" in lines[0] else None
-                rows = [[cell.strip() for cell in line.split(separator)] for line in lines]
+                lines = [(n, line.rstrip("\r\n")) for n, line in enumerate(file, 1) if line.strip()]
+                separator = "\t" if lines and "\t" in lines[0][1] else None
+                rows = [(n, line.split(separator)) for n, line in lines]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"{path} cannot be read as judgements: {quoted(error)}; repair the file"
         ) from error
     if not rows:
         raise InputError(f"{path} has no rows; give at least one, or leave its split out")
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(rows[0]):
+    n_cells = len(rows[0][1])
+    for number, row in rows:
+        if len(row) != n_cells:
             raise InputError(
-                f"line {number} of {path} has {len(row)} cells and the first one {len(rows[0])}: "
+                f"line {number} of {path} has {len(row)} cells and the first one {n_cells}: "
                 f"{quoted(' '.join(row))}; repair the line"
             )
-    return rows
+    return [[cell.strip() for cell in row] for _, row in rows]
 
 
 def _positions(rows: Sequence[Sequence[str]], path: Path) -> tuple[int, ...]:

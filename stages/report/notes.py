@@ -26,6 +26,7 @@ from permafrost.stages.report.tables import (
     averages,
     scored_differently,
 )
+from permafrost.storage.quoting import quoted
 
 ONE_EXAMPLE = 0.003
 """A test set is small if one example changes the metric by more than this."""
@@ -78,6 +79,7 @@ def annotated(
             *metrics_note(table),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(resampled, bootstrap),
+            *one_class_note(columns),
             *overlap_note(columns),
             *dev_overlap_notes(columns),
             *trained_texts_note(results),
@@ -280,6 +282,22 @@ def _seeds(runs: Sequence[Run]) -> str:
     noun = "seed" if len(runs) == 1 else "seeds"
     named = ", ".join(f"{r.seed} (epoch {r.kept} of {r.epochs[-1]})" for r in runs)
     return f"{noun} {named}"
+
+
+def one_class_note(columns: Sequence[Column]) -> tuple[str, ...]:
+    """A note on tasks whose test examples are all of one class, if there are any."""
+    alone = {
+        c.task: f"{c.task} (class {quoted(name)})"
+        for c in columns
+        for name, portion in (c.class_balance or {}).items()
+        if portion == 1.0
+    }
+    if not alone:
+        return ()
+    return (
+        f"All test examples are of one class: {', '.join(alone.values())}. A method that always gives this "
+        "answer is right on every one, so that scores say nothing about telling classes apart.",
+    )
 
 
 def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:

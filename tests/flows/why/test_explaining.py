@@ -147,8 +147,22 @@ def test_changed_code_is_named_by_file(home: Recorded) -> None:
         "code of plug-ins changed: own.py; "
         "code of stages/fit changed: __init__.py, candidates.py, fit.py"
     )
-    found = home.why(fit(0.2, code=before | more | {"permafrost.storage.keys:new": "1"}), place())
-    assert found.headline == ("GLOT: optim.lr 0.1 -> 0.2; code of storage changed: keys.py")
+    edited = {"permafrost.stages.fit.fit:_a": "2", "permafrost.storage.keys:new": "1"}
+    found = home.why(fit(0.2, code=before | more | edited), place())
+    assert found.headline == "GLOT: optim.lr 0.1 -> 0.2; code of stages/fit changed: fit.py"
+
+
+def test_code_that_another_setting_reaches_is_no_changed_code(home: Recorded) -> None:
+    here = {"permafrost.stages.fit:Fit": "1"}
+    home.publish(fit(code={**here, "permafrost.stages.heads.kinds.glot:Glot": "1"}), place())
+    later = {**here, "permafrost.stages.heads.kinds.scorer:Scorer": "1"}
+    config = {"head": {"kind": "scorer", "hidden": 16}, "optim": {"lr": 0.1}, "seed": 0}
+    found = home.why(spec("fit", config, **later), place())
+    assert found.headline == "GLOT: head.kind glot -> scorer; GLOT: head.hidden 8 -> 16"
+    moved = home.why(fit(code={**here, "permafrost.stages.heads.glot:Glot": "1"}), place())
+    assert moved.headline == (
+        "code of stages/heads changed: glot.py; code of stages/heads/kinds changed: glot.py"
+    )
 
 
 def score(made: str, *inputs: str) -> ArtifactSpec:

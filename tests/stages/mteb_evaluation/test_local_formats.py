@@ -191,6 +191,10 @@ def test_columns_of_judgements_can_be_named(tmp_path: Path) -> None:
 
 WRONG = {
     "cells missing": ("3\td1\t1\n4\t7\n", "line 2 of .*test.tsv has 2 cells and the first one 3"),
+    "cells missing below a blank line": (
+        "3\td1\t1\n\n4\t7\n",
+        "line 3 of .*test.tsv has 2 cells and the first one 3",
+    ),
     "no grade": ("query-id\tcorpus-id\tscore\n3\td1\thigh\n", "row 1 .* the relevance 'high'"),
     "grade too large": (
         "3\td1\t1\n4\t7\t-3000000000\n",

@@ -153,6 +153,19 @@ def test_a_dev_that_is_another_split_is_said(grid: Grid, tmp_path: Path):
     assert "that are in train too" not in again
 
 
+def test_a_test_set_of_one_class_is_said(grid: Grid, tmp_path: Path):
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, class_balance={"no": 0.0, "yes": 1.0})
+    source = Page(grid.write(tmp_path / "report") / "report.html").source
+    assert (
+        "All test examples are of one class: ratio 0.2 (class &#39;yes&#39;), ratio 0.8 " in source
+    )
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, class_balance={"no": 0.002, "yes": 0.998})
+    again = Page(grid.write(tmp_path / "again") / "report.html").source
+    assert "of one class" not in again
+
+
 def test_a_method_with_a_seed_that_has_no_clean_score_is_left_out(mixed: Grid):
     mixed.edit_metrics(0, clean_test=None)
     found = clean_table(read_results(mixed.cells), results_table(mixed.cells))
