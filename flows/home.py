@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from permafrost.flows.holding import holding_store
+from permafrost.flows.holding import digests_of, holding_store
 from permafrost.flows.records.history import Run, histories, read_history
 from permafrost.flows.records.pins import pin, unpin
 from permafrost.flows.records.runs import RunRecord, latest_report, latest_runs
@@ -18,7 +18,6 @@ from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
-from permafrost.storage.keys import text_digest
 from permafrost.storage.paths import HOME_BYTES, cache_folder, checked_path
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
@@ -205,11 +204,9 @@ class Home:
 
         Raises:
             NotFoundError: no store holds this array of all texts.
-            InputError: several do.
+            InputError: several do, `texts` is no list of texts, or `tokens` is neither of the two.
         """
-        if isinstance(texts, str):
-            raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
-        digests = [text_digest(text) for text in texts]
+        digests = digests_of(texts)
         with removal_named(self.folder):
             holding = holding_store(self.folder, array, texts, digests, store)
             return open_reader(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from permafrost.storage.errors import NotFoundError
+from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.layout import SPAN, ArraySpec, widen
 from permafrost.storage.features.places import Locations
 from permafrost.storage.features.shard import ShardRows
@@ -22,6 +22,7 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged, offsets_of, ranges
 
 Precision = Literal["float32", "stored"]
+Tokens = Literal["span", "all"]
 
 _BLOCK_BYTES = 4 << 20
 """Block size if texts are read in the order of the store; small enough for the processor's cache."""
@@ -60,7 +61,7 @@ class FeatureReader(Protocol):
         ...
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every text once, in order."""
+        """Every text once, in order; raises InputError if a batch has no text."""
         ...
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
@@ -80,7 +81,13 @@ def _width(rows: NDArray[Any]) -> int:
     return int(rows.shape[1]) if rows.ndim > 1 else 1
 
 
+def _require_batch_size(size: int) -> None:
+    if size < 1:
+        raise InputError(f"batch_size is {size}, expected 1 or more texts")
+
+
 def _split(order: NDArray[np.int64], batch_size: int) -> Iterator[NDArray[np.int64]]:
+    _require_batch_size(batch_size)
     return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
 
 
@@ -254,6 +261,7 @@ class WindowedReader:
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Every text once, in order; loads as many batches at a time as the budget allows."""
+        _require_batch_size(batch_size)
         # Rows are numbered over the whole axis, so if they only increase, files are read sequentially.
         sequential = bool(np.all(np.diff(self._starts) > 0))
         at_a_time = min(self.budget_bytes, _BLOCK_BYTES) if sequential else self.budget_bytes
@@ -298,6 +306,7 @@ class WindowedReader:
 
     def shuffled(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Every text once, in an order of (seed, epoch) and of the segments that fit the budget together."""
+        _require_batch_size(batch_size)
         rng = np.random.default_rng([seed, epoch])
         windows = self._windows(rng)
         left = np.empty(0, np.int64)
@@ -351,7 +360,7 @@ def open_reader(
     *,
     budget_bytes: int,
     precision: Precision = "float32",
-    tokens: Literal["span", "all"] = "span",
+    tokens: Tokens = "span",
     texts: Sequence[str] | None = None,
 ) -> InMemoryReader | WindowedReader:
     """A reader of `array` for the texts with these digests, in that order.
@@ -368,7 +377,10 @@ def open_reader(
 
     Raises:
         NotFoundError: a text or its cell is not in the store.
+        InputError: there are no such tokens.
     """
+    if tokens not in get_args(Tokens):
+        raise InputError(f"tokens is {quoted(tokens)}, expected 'span' or 'all'")
     where = store.locate(digests)
     unknown = np.flatnonzero(where.segment < 0)
     if len(unknown):

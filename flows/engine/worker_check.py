@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from distributed import Status, Worker, WorkerPlugin
 
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+LIBRARIES = ("torch", "transformers", "tokenizers", "blingfire", "numpy")
 """Another version of these may give other numbers."""
 _LOADED = "exec(source, space) or space['WorkerCheck'](*arguments)"
 

@@ -26,7 +26,6 @@ from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.device import device_name
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.entering import entering_array, require_above
@@ -332,5 +331,5 @@ def _reader(
     from permafrost.stages.finetune.live_reader import LiveReader
 
     texts = list(context.corpus(node.input("corpus")).texts)
-    encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+    encoded = target.encoded(texts)
     return LiveReader(backbone, target.recipe, encoded, layer, below)

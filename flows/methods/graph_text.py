@@ -33,7 +33,7 @@ from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
-from permafrost.stages.extraction.recipes.recipe import RecipeConfig, encode
+from permafrost.stages.extraction.recipes.recipe import RecipeConfig
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.cases import require_cases
@@ -414,7 +414,7 @@ def _text_of_items(descriptions: Corpus) -> NDArray[np.int64]:
 
 
 def _encoded(target: ExtractTarget, texts: list[str]) -> Encoded:
-    return encode(target.recipe, target.tokenizer, texts, target.max_length)
+    return target.encoded(texts)
 
 
 def _entering(node: Node, context: RunContext, digests: Sequence[str]) -> tuple[FeatureReader, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
+from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.corpus.columns import Similarity
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.sources.files import FilesCorpus
@@ -246,7 +247,9 @@ def _each_once(
     make: "Callable[[Unique, ExtractContext], Made]", texts: Texts, context: ExtractContext
 ) -> "Made":
     digests = texts.map(text_digest)
-    made = make(Unique(*each_once([texts], [digests])), context)
+    unique = Unique(*each_once([texts], [digests]))
+    with numbered_by_row([texts], unique.texts):
+        made = make(unique, context)
     return replace(made, vectors=made.vectors[numbered(digests)])
 
 

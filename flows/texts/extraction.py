@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from permafrost.flows.context import SharedBackbone
+from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.extraction.extract import ExtractReport, extract
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.keys import text_digest
@@ -37,7 +38,8 @@ def extract_texts(
             part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""
             shown = progress(f"extract {len(unique):,} texts{part}")
             load = partial(backbone.load, target, runtime.device, progress=shown)
-            reports.append(extract(target, home, unique, digests, runtime, shown, load=load))
+            with numbered_by_row([rows], unique):
+                reports.append(extract(target, home, unique, digests, runtime, shown, load=load))
             backbone.release()
     finally:
         backbone.drop()

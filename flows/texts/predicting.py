@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from permafrost.flows.texts.embedding import ExtractContext, Unique, extract_unique
+from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.corpus.texts import TextsOfRows
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import StoredFeatures
@@ -117,7 +118,8 @@ def _by_features(
     )
     parts, reports, name = list[Vectors](), list[ExtractReport](), None
     for target in targets:
-        report = extract_unique(target, unique, context, load)
+        with numbered_by_row(each, unique.texts):
+            report = extract_unique(target, unique, context, load)
         features = StoredFeatures(report.store, target.sizes, unique.digests)
         parts.append(answers.of(features, context.progress("predict")))
         reports.append(report)

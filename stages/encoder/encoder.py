@@ -18,8 +18,7 @@ from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.memory import Splitter
-from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import encode
+from permafrost.stages.extraction.recipes.inputs import Encoded, UnreadableTextError
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, batches
 from permafrost.storage.errors import InputError
@@ -176,8 +175,6 @@ class Encoder:
 
 def _encoded(target: ExtractTarget, block: Sequence[str], texts: Sequence[str]) -> Encoded:
     try:
-        return encode(target.recipe, target.tokenizer, block, target.max_length)
-    except InputError:
-        # Encode all texts, so that the message numbers them as the caller does.
-        encode(target.recipe, target.tokenizer, texts, target.max_length)
-        raise
+        return target.encoded(block)
+    except UnreadableTextError as error:
+        raise error.at(texts.index(block[error.number])) from error

@@ -1,6 +1,6 @@
 """A trained graph-text model in a home: what it reads, and how given graphs become its input."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.lengths import measure
 from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget, target_of_store
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
 from permafrost.stages.finetune.embedding import embed_items, require_embeds
@@ -28,6 +27,7 @@ from permafrost.stages.graphs.given import (
     TextRows,
     Triples,
     given_triples,
+    require_told_by_triples,
     without_graphs,
 )
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
@@ -110,6 +110,12 @@ class FittedGraphText:
             graphs.require_alike(self.source)
             given = graphs.given(rows, relations, progress, device)
         else:
+            if isinstance(graphs, str) or not isinstance(graphs, Iterable):
+                raise InputError(
+                    f"the graphs are {quoted(graphs)}; give a list with the triples of each text's graph, or "
+                    "fields such as {'kind': 'linked', ...}"
+                )
+            require_told_by_triples(self.source)
             link = self.source.get("linking") != "none"
             given = given_triples(rows, list(graphs), relations, link=link)
         collector, items = given
@@ -186,7 +192,7 @@ class FittedGraphText:
 
     def _encoded(self, texts: Sequence[str]) -> Encoded:
         target = self.texts
-        return encode(target.recipe, target.tokenizer, list(texts), target.max_length)
+        return target.encoded(list(texts))
 
 
 def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:

@@ -17,7 +17,6 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from permafrost.stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -87,7 +86,7 @@ class FrozenBackboneHead(InputModule):
             InputError: a text is empty.
         """
         texts = [(prompt or "") + text for text in inputs]
-        encoded = [encode(t.recipe, t.tokenizer, texts, t.max_length) for t in self.encoder.targets]
+        encoded = [t.encoded(texts) for t in self.encoder.targets]
         return {"texts": texts, "encoded": encoded}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

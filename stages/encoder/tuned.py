@@ -17,8 +17,7 @@ from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
-from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import encode
+from permafrost.stages.extraction.recipes.inputs import Encoded, UnreadableTextError
 from permafrost.stages.extraction.target import ExtractTarget, target_of_identity
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head_files import TunedHead, holds_tuned_head, load_tuned_head
@@ -155,13 +154,12 @@ class TunedEncoder:
             return np.empty((0, self.d_out), np.float32)
         numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         base = self.fitted.base
+        unique = list(numbers)
         try:
-            encoded = encode(base.recipe, base.tokenizer, list(numbers), base.max_length)
-        except InputError:
-            # So that the message numbers them as the caller does.
-            encode(base.recipe, base.tokenizer, texts, base.max_length)
-            raise
-        vectors = self._of(list(numbers), encoded, embed_with_head, progress)
+            encoded = base.encoded(unique)
+        except UnreadableTextError as error:
+            raise error.at(texts.index(unique[error.number])) from error
+        vectors = self._of(unique, encoded, embed_with_head, progress)
         return vectors[[numbers[text] for text in texts]]
 
     def predict(
@@ -174,7 +172,7 @@ class TunedEncoder:
         base = self.fitted.base
 
         def encoded(each: list[str]) -> Vectors:
-            inputs = encode(base.recipe, base.tokenizer, each, base.max_length)
+            inputs = base.encoded(each)
             return self._of(each, inputs, encode_with_head, progress)
 
         return answered(head_answers(self.fitted.tuned.head), encoded, texts, text_pairs)

@@ -132,7 +132,7 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
             f"the tokenizer in {files.folder} ({type(tokenizer).__name__}) has no fast implementation, which "
             f"character positions need; save one with a tokenizer.json beside the model"
         )
-    if max(ids, default=0) >= (vocab_size := _config(files).vocab_size):
+    if max(ids, default=0) >= (vocab_size := vocabulary_size(files)):
         raise InputError(
             f"the tokenizer in {files.folder} gives the text 'a' the token id {max(ids):,}, but the model's "
             f"vocabulary has {vocab_size:,} tokens; the two belong to different models, so get both again"
@@ -142,6 +142,11 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
     tokenizer.backend_tokenizer.no_padding()
     require_unchanged(files)
     return tokenizer
+
+
+def vocabulary_size(files: BackboneFiles) -> int:
+    """How many tokens the model has embeddings of; raises InputError if its config cannot be read."""
+    return _config(files).vocab_size
 
 
 def load_backbone(

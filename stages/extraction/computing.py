@@ -13,7 +13,6 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.memory import Heap, Splitter
 from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, portions
 from permafrost.stages.extraction.writing import IN_FLIGHT, DiskThread, RowBuffers, Storable
@@ -26,6 +25,8 @@ from permafrost.storage.progress import Progress
 from permafrost.storage.readers import read_rows
 from permafrost.storage.side_by_side import Each
 
+_OF_TEXTS = ("tokenizers", "blingfire")
+"""Libraries that decide what a text's tokens and sentences are."""
 SPLIT_FROM = "split_from_padded_tokens"
 """Provenance of segments whose batches ran out of memory."""
 
@@ -112,7 +113,7 @@ def _encode_part(
         CorruptDataError: the tokenizer now produces different tokens.
     """
     texts = segment.table.column("text").slice(first, stop - first).to_pylist()
-    encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+    encoded = target.encoded(texts)
     same = np.array_equal(encoded.token_ids.lengths, segment.lengths[first:stop])
     if same and TOKEN_IDS.name in store.committed(segment.number):
         at = int(segment.lengths[:first].sum())
@@ -122,14 +123,20 @@ def _encode_part(
     if not same:
         raise CorruptDataError(
             f"segment {segment.number} of the store {store.store_id[:12]} holds different tokens from those "
-            f"its tokenizer now produces (its files are the same, so the tokenizers library changed); use a "
-            f"fresh --home, or the library version in the segment's receipts"
+            f"its tokenizer now produces (its files are the same, so the tokenizers library changed, or "
+            f"blingfire where a recipe divides texts into sentences; here are {_versions_of_texts()}); use a "
+            f"fresh --home, or the versions in the segment's receipts"
         )
     return encoded
 
 
+def _versions_of_texts() -> str:
+    return " and ".join(f"{name} {version(name)}" for name in _OF_TEXTS)
+
+
 def _provenance(backbone: Backbone) -> dict[str, str]:
     return {
+        **{name: version(name) for name in _OF_TEXTS},
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "zarr": version("zarr"),

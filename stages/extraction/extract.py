@@ -25,11 +25,11 @@ from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
 from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
-from permafrost.stages.extraction.recipes.recipe import encode
+from permafrost.stages.extraction.recipes.inputs import numbered_as
 from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.writing import DiskThread
-from permafrost.storage.errors import DiskFullError, InputError
+from permafrost.storage.errors import DiskFullError
 from permafrost.storage.features.layout import Axes
 from permafrost.storage.features.projections import has_projection, write_projection
 from permafrost.storage.features.record import has_record
@@ -284,12 +284,8 @@ def _laid_out(
     given: set[int] = set()
     for at in range(0, len(texts), block_texts):
         block = slice(at, at + block_texts)
-        try:
+        with numbered_as(range(len(texts))[block]):
             _add_missing_texts(writer, target, texts[block], digests[block])
-        except InputError:
-            # Encode all texts, so that the message numbers them as the caller does.
-            encode(target.recipe, target.tokenizer, texts, target.max_length)
-            raise
         where = store.locate(digests[block])
         # What was given out for an earlier block may not be committed yet.
         segments = sorted(set(where.segment.tolist()) - given)
@@ -307,7 +303,8 @@ def _add_missing_texts(
     new = np.flatnonzero(store.locate(digests).segment < 0)
     if not len(new):
         return
-    measured = measure(target, [texts[i] for i in new.tolist()])
+    with numbered_as(new.tolist()):
+        measured = measure(target, [texts[i] for i in new.tolist()])
     for indices in pack(measured.lengths, store.record.axes):
         number = writer.next_number()
         table = build_table(

@@ -51,8 +51,8 @@ VOCABULARIES = (
 """Files of which a tokenizer needs at least one."""
 
 
-_OTHER_WEIGHTS = "transformers_weights"
-"""Field of config.json that redirects transformers to another file."""
+_OTHER_WEIGHTS, _OTHER_CONFIGS = "transformers_weights", "configuration_files"
+"""Fields of config.json that redirect transformers to other files."""
 
 
 class BackboneConfig(BaseModel):
@@ -155,9 +155,16 @@ def weight_files(folder: Path) -> list[str]:
     """Names of the weight files that transformers would load: safetensors if there are any, else .bin.
 
     Raises:
-        InputError: there are none, an index names a missing file, or config.json names other files.
+        InputError: there are none, an index names a missing file, or config.json names other files, of
+            weights or of settings.
     """
-    if (other := read_config(folder).get(_OTHER_WEIGHTS)) is not None:
+    settings = read_config(folder)
+    if (other := settings.get(_OTHER_CONFIGS)) is not None:
+        raise InputError(
+            f"{folder / CONFIG} names the files {quoted(other)} ({_OTHER_CONFIGS}), of which transformers "
+            f"would read one in place of it; write what yours would read into {CONFIG}, without the field"
+        )
+    if (other := settings.get(_OTHER_WEIGHTS)) is not None:
         raise InputError(
             f"{folder / CONFIG} names the weights {quoted(other)} ({_OTHER_WEIGHTS}), which transformers "
             "would load in place of the usual files; give them the usual name (model.safetensors), and "

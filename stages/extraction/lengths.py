@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from permafrost.stages.extraction.facts import PACKAGES, versions
+from permafrost.stages.extraction.recipes.inputs import numbered_as
 from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.plugins import packages
@@ -48,12 +49,8 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
     parts: list[Measured] = []
     for at in range(0, len(texts), _AT_A_TIME):
         group = texts[at : at + _AT_A_TIME]
-        try:
-            encoded = encode(target.recipe, target.tokenizer, group, target.max_length)
-        except InputError:
-            # Encode from the first text on, so that the message numbers them as the caller does.
-            encode(target.recipe, target.tokenizer, texts[: at + len(group)], target.max_length)
-            raise
+        with numbered_as(range(at, at + len(group))):
+            encoded = target.encoded(group)
         parts.append(
             Measured(
                 encoded.token_ids.lengths, encoded.span_start, encoded.span_end, encoded.truncated
@@ -84,7 +81,7 @@ class KnownLengths:
         """Tokens of the inputs of texts, and how many texts are cut.
 
         Raises:
-            InputError: a text cannot be used; the message gives its index among those not known.
+            InputError: a text cannot be used; the message gives its index in `texts`.
         """
         identity = target.identity
         read_as = [identity.tokenizer_digest, identity.recipe, target.max_length]
@@ -96,7 +93,8 @@ class KnownLengths:
             return Total(*found)
         new = [i for i, one in enumerate(digests) if one not in known]
         if new:
-            lengths, is_cut, counted = estimated(target, [texts[i] for i in new])
+            with numbered_as(new):
+                lengths, is_cut, counted = estimated(target, [texts[i] for i in new])
             found = zip(new, lengths.tolist(), is_cut.tolist(), strict=True)
             known.update({digests[i]: (length, counted, cut) for i, length, cut in found})
         lengths, counted, is_cut = zip(*(known[one] for one in digests), strict=True)
@@ -124,9 +122,10 @@ def kept_cuts(
 
     def are_cut(texts: Sequence[str]) -> Sequence[bool]:
         digests = list(map(text_digest, texts))
-        new = {one: text for one, text in zip(digests, texts, strict=True) if one not in known}
+        new = {one: i for i, one in enumerate(digests) if one not in known}
         if new:
-            found = measure(target, list(new.values())).truncated.tolist()
+            with numbered_as(list(new.values())):
+                found = measure(target, [texts[i] for i in new.values()]).truncated.tolist()
             known.update(zip(new, found, strict=True))
         return [known[one] for one in digests]
 
@@ -168,7 +167,8 @@ def estimated(
         return measured.lengths, measured.truncated, True
     lengths, is_cut = measured.lengths, measured.truncated
     if whole := [i for i in long if not is_cut[i]]:
-        of_whole = measure(target, [texts[i] for i in whole])
+        with numbered_as(whole):
+            of_whole = measure(target, [texts[i] for i in whole])
         lengths[whole], is_cut[whole] = of_whole.lengths, of_whole.truncated
     return lengths, is_cut, len(whole) == len(long)
 
@@ -208,7 +208,9 @@ def refuse_too_long(
             where = store.locate(digests[block])
             cut[block], new = where.truncated, np.flatnonzero(where.segment < 0)
         if len(new):
-            cut[at + new] = measure(target, [texts[at + i] for i in new.tolist()]).truncated
+            rows = (at + new).tolist()
+            with numbered_as(rows):
+                cut[rows] = measure(target, [texts[i] for i in rows]).truncated
     if not cut.any():
         return
     first = int(np.argmax(cut))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from permafrost.stages.extraction.lengths import KnownLengths
+from permafrost.stages.extraction.recipes.inputs import numbered_as
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
 from permafrost.storage.features.record import has_record
@@ -121,7 +122,8 @@ def plan_extraction(
         # Lengths only: the tokens of all texts together would set the peak memory of a short extraction.
         rows = sample.tolist()
         lengths = KnownLengths() if known is None else known
-        total = lengths.total(target, [texts[i] for i in rows], [digests[i] for i in rows])
+        with numbered_as(rows):
+            total = lengths.total(target, [texts[i] for i in rows], [digests[i] for i in rows])
         exact = exact and total.exact
         new_tokens, n_cut = (round(n * n_new / len(rows)) for n in (total.n_tokens, total.n_cut))
     specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}

@@ -9,7 +9,6 @@ from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import recompute_cells
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import forward
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget, target_of_store
 from permafrost.stages.extraction.token_budget import batch_tokens
 from permafrost.storage.adapted_stores import backbone_of_store
@@ -90,7 +89,7 @@ def _compare_text(
 ) -> dict[str, float]:
     (record,) = store.segment(segment).table.slice(row, 1).to_pylist()
     text, digest = record["text"], record["digest"]
-    encoded = encode(target.recipe, target.tokenizer, [text], target.max_length)
+    encoded = target.encoded([text])
     names = sorted(store.committed(segment).difference(DERIVED))
     captured = [a for a in names if a not in ALWAYS]
     fresh = dict[str, np.ndarray]()

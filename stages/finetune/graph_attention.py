@@ -41,7 +41,7 @@ def graph_attention(
         values = weights.double().cpu().numpy()
         texts = texts_of(data.corpus, case.items)
         for at, item in enumerate(case.items.tolist()):
-            names = {"case": case.number, "item": item}
+            names = {"case": case.number, "place": at, "item": item}
             verdict = {"is_right": case.are_right[at], "is_answer": case.are_answers[at]}
             drawn = _Drawn(data, batch.graphs, at, int(trainee.reader.graphs[item]), values)
             text = data.corpus.texts[int(texts[at])]

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from permafrost.stages.corpus.values import require_unicode
 from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -66,7 +68,7 @@ def graphs_from_data(
 
     - `node_text`: one text per node;
     - `edge_type` `[n_edges]`: index into `relations`; may be left out if there is one relation;
-    - `node_type` `[n_nodes]`, if any: 0 query entity, 1 answer entity, 2 other, 3 query node;
+    - `node_role` `[n_nodes]`, if any: 0 query entity, 1 answer entity, 2 other, 3 query node;
     - `node_relevance` `[n_nodes]`, if any: a number;
     - `text`, which goes with the graph;
     - `y` (a class) and `split` (train, dev or test). With a `case`, the name or number of a question, it is
@@ -76,7 +78,8 @@ def graphs_from_data(
     queries, and the documents that they name are searched.
 
     An undirected graph has both directions in `edge_index`, so both become triples. Features in `x` are not
-    written: nodes are read from their texts.
+    written: nodes are read from their texts. `node_type`, where torch-geometric keeps which nodes of a
+    heterogeneous graph are of one kind, has no place in the tables and is refused.
 
     Args:
         data: graphs, at least one.
@@ -88,9 +91,10 @@ def graphs_from_data(
         The fields of a source: kind, task, nodes, edges and examples.
 
     Raises:
-        InputError: an attribute is missing or does not fit the graph, some `Data` have a case and others have
-            none, or a judgement is of no graph; nothing is written.
+        InputError: an attribute is missing or does not fit the graph, a relation is no text or named twice,
+            some `Data` have a case and others have none, or a judgement is of no graph; nothing is written.
     """
+    _require_names(relations)
     every = list(data)
     if not every:
         raise InputError("there are no graphs; give at least one")
@@ -101,11 +105,18 @@ def graphs_from_data(
         if not isinstance(one, Data):
             raise InputError(
                 f"{where} is a {type(one).__name__}, expected a torch_geometric.data.Data; a heterogeneous "
-                "graph becomes one with to_homogeneous()"
+                "graph becomes one with to_homogeneous(add_node_type=False), whose relations are its "
+                "edge_types"
+            )
+        if "node_type" in one:
+            raise InputError(
+                f"{where} has node_type, in which torch-geometric keeps a heterogeneous graph's kinds of "
+                "node; name the nodes' roles (0 query entity, 1 answer entity, 2 other, 3 query node) in "
+                "node_role, and take node_type away (del data.node_type)"
             )
         texts = _texts(one, where)
         n = len(texts)
-        types = _numbers(one, "node_type", n, 4, where) or [2] * n
+        types = _numbers(one, "node_role", n, 4, where) or [2] * n
         relevance = _relevance(one, n, where)
         nodes += [
             (graph, i, *row) for i, row in enumerate(zip(texts, types, relevance, strict=True))
@@ -126,6 +137,17 @@ def graphs_from_data(
         "examples": _table(examples, _EXAMPLES[task]),
     }
     return {"kind": "graphs", "task": task, **_write(Path(folder), tables)}
+
+
+def _require_names(relations: Sequence[str]) -> None:
+    if isinstance(relations, str) or not all(isinstance(r, str) and r.strip() for r in relations):
+        raise InputError(
+            f"relations is {quoted(relations)}, expected a list of names, such as ['atLocation', 'in']"
+        )
+    for name in relations:
+        require_unicode(name, "relations")
+        if list(relations).count(name) > 1:
+            raise InputError(f"relations names {quoted(name)} twice; name every relation once")
 
 
 def _name(graph: int) -> str:
@@ -154,18 +176,19 @@ def _asked(data: Sequence[Any], judgements: Sequence[Judged] | None) -> tuple[st
 
 
 def _case(case: object, graph: int) -> str:
-    if isinstance(case, torch.Tensor) and case.numel() == 1:
-        case = case.item()
+    case = _single(case)
     if not isinstance(case, int | str) or isinstance(case, bool):
         raise InputError(
             f"{_name(graph)} has {quoted(case)} as case, expected the name or the number of a question"
         )
+    require_unicode(str(case), f"case of {_name(graph)}")
     return str(case)
 
 
 def _judged(data: Sequence[Any], at: int, judged: Judged) -> tuple[Any, ...]:
     """A row of a search."""
-    if len(judged) != 4 or [type(v) for v in judged] != [str, int, int, int]:
+    parts = list(judged) if isinstance(judged, list | tuple) else []
+    if [type(v) for v in parts] != [str, int, int, int]:
         raise InputError(
             f"judgement {at} is {quoted(judged)}, expected a split, the numbers of a query and a document in "
             "the data, and a grade, a whole number"
@@ -185,11 +208,14 @@ def _relevance(data: Data, n: int, where: str) -> list[float]:
     values = getattr(data, "node_relevance", None)
     if values is None:
         return [0.0] * n
-    found = values.reshape(-1).tolist() if isinstance(values, torch.Tensor) else list(values)
-    are_numbers = all(isinstance(v, int | float) and abs(v) <= LARGEST_RELEVANCE for v in found)
-    if len(found) != n or not are_numbers:
+    found = _listed(values)
+    are_numbers = found is not None and all(
+        isinstance(v, int | float) and abs(v) <= LARGEST_RELEVANCE for v in found
+    )
+    if found is None or len(found) != n or not are_numbers:
+        shown = values if found is None else found
         raise InputError(
-            f"{where} has {quoted(found)} as node_relevance, expected {n} finite numbers, one per node, at "
+            f"{where} has {quoted(shown)} as node_relevance, expected {n} finite numbers, one per node, at "
             f"most ±{LARGEST_RELEVANCE:.4g}"
         )
     return [float(v) for v in found]
@@ -201,7 +227,11 @@ def _texts(data: Data, where: str) -> list[str]:
         raise InputError(
             f"{where} has {quoted(texts)} as node_text, expected a list with one text per node"
         )
-    if (n := data.num_nodes) != len(texts):
+    for at, text in enumerate(texts):
+        require_unicode(text, f"node_text[{at}] of {where}")
+    # Where nothing says how many there are, torch-geometric infers it from the edges.
+    n = data.num_nodes if "num_nodes" in data or "x" in data else len(texts)
+    if n != len(texts):
         raise InputError(
             f"{where} has {n} nodes and {len(texts)} texts in node_text; give one per node"
         )
@@ -212,6 +242,13 @@ def _ends(data: Data, n_nodes: int, where: str) -> tuple[list[int], list[int]]:
     index = data.edge_index
     if index is None:
         return [], []
+    if isinstance(index, np.ndarray):
+        index = torch.as_tensor(index)
+    if not isinstance(index, torch.Tensor):
+        raise InputError(
+            f"{where} has {quoted(index)} as edge_index, expected a tensor of shape [2, n_edges] and type "
+            "torch.int64"
+        )
     if index.ndim != 2 or index.shape[0] != 2 or index.dtype != torch.int64:
         raise InputError(
             f"{where} has an edge_index of shape {list(index.shape)} and type {index.dtype}, expected "
@@ -232,10 +269,15 @@ def _numbers(data: Data, name: str, n: int, end: int, where: str) -> list[int] |
     values = getattr(data, name, None)
     if values is None:
         return None
-    found = values.tolist() if isinstance(values, torch.Tensor) else list(values)
-    if len(found) != n or not all(isinstance(v, int) and 0 <= v < end for v in found):
+    found = _listed(values)
+    if (
+        found is None
+        or len(found) != n
+        or not all(isinstance(v, int) and 0 <= v < end for v in found)
+    ):
         raise InputError(
-            f"{where} has {quoted(found)} as {name}, expected {n} whole numbers from 0 to {end - 1}"
+            f"{where} has {quoted(values if found is None else found)} as {name}, expected {n} whole numbers "
+            f"from 0 to {end - 1}"
         )
     return [int(v) for v in found]
 
@@ -244,6 +286,7 @@ def _text(data: Data, name: str, where: str) -> str:
     value = getattr(data, name, None)
     if not isinstance(value, str):
         raise InputError(f"{where} has {quoted(value)} as {name}, expected text")
+    require_unicode(value, f"{name} of {where}")
     return value
 
 
@@ -251,12 +294,27 @@ def _example(data: Data, graph: int) -> tuple[Any, ...]:
     """Split, text, graph and class."""
     where = _name(graph)
     split, text = (_text(data, name, where) for name in ("split", "text"))
-    label = getattr(data, "y", None)
-    if isinstance(label, torch.Tensor) and label.numel() == 1:
-        label = label.item()
+    label = _single(getattr(data, "y", None))
     if not isinstance(label, int) or abs(label) >= 2**63:
         raise InputError(f"{where} has {quoted(label)} as y, expected the number of its class")
     return split, text, graph, int(label)
+
+
+def _single(value: object) -> object:
+    """The number in a tensor or an array of one; anything else as it is."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        found = value.reshape(-1).tolist()
+        return found[0] if len(found) == 1 else value
+    return value
+
+
+def _listed(values: object) -> list[Any] | None:
+    """What is in a tensor, an array or a list, in a row; None if it is none of them."""
+    if isinstance(values, torch.Tensor | np.ndarray | np.generic):
+        return values.reshape(-1).tolist()
+    if isinstance(values, list | tuple):
+        return [_single(value) for value in values]
+    return None
 
 
 def _table(rows: _Rows, schema: pa.Schema) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.text_format import USUAL, TextFormat
-from permafrost.stages.corpus.values import checked_texts
+from permafrost.stages.corpus.values import checked_texts, require_unicode
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.mentions import mentioned
@@ -59,7 +59,13 @@ class TextRows:
                 f"the graphs are named in a column {quoted(column)} beside the texts, but the texts are not "
                 "read from a table; give a parquet, jsonl, csv or tsv file with both columns"
             )
-        require_columns(column_names(self.table, self.how), [column], str(self.table))
+        require_columns(
+            column_names(self.table, self.how),
+            [column],
+            str(self.table),
+            "The graphs' own fields name columns of the texts' table: 'graph' of kind 'tables', 'query' and "
+            "'answer' of kind 'linked'",
+        )
         return self.table
 
 
@@ -107,6 +113,28 @@ GRAPHS_FOR_TEXTS = Category(
 )
 GraphsForTextsConfig = Annotated[GraphsForTexts, GRAPHS_FOR_TEXTS.field()]
 """Any of them, by its `kind`."""
+
+
+def require_told_by_triples(source: Mapping[str, Any]) -> None:
+    """Check that triples are all that graphs of training were made of.
+
+    Args:
+        source: settings of the corpus that the model was trained on, as its key has them.
+
+    Raises:
+        InputError: they are not; says what to give instead.
+    """
+    if "knowledge" in source:
+        raise InputError(
+            "the model was trained on graphs that were cut out of a knowledge graph, whose entities were "
+            "linked by lemma, and triples do not tell which nodes these are; give graphs of kind 'linked', "
+            "or of kind 'tables' with the type of each node"
+        )
+    if columns := source.get("node_columns"):
+        raise InputError(
+            f"the model was trained on nodes with {' and '.join(columns)}, which triples do not have; give "
+            "graphs of kind 'tables'"
+        )
 
 
 def without_graphs(rows: TextRows, relations: Sequence[str]) -> Given:
@@ -166,4 +194,6 @@ def _checked(triple: object, graph: int) -> tuple[str, str, str]:
             f"graph {graph} has {quoted(triple)} where a triple belongs; give (head, relation, tail), three "
             "texts that are not blank"
         )
+    for part in parts:
+        require_unicode(part, f"a text of graph {graph}")
     return parts

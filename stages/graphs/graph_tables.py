@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
@@ -80,7 +81,11 @@ def read_graphs(
     table = read_columns(edges, ["relation"], [], ids=columns, how=how)
     # A graph may have no edges, and so may all.
     relation = table.column("relation")
-    named = checked_texts(relation, "relation", where).to_pylist() if table.num_rows else []
+    named = (
+        pc.utf8_trim_whitespace(checked_texts(relation, "relation", where)).to_pylist()
+        if table.num_rows
+        else []
+    )
     rows = list(zip(*(filled_ids(table, n, where) for n in columns), named, strict=True))
     for row, (graph, source, target, name) in enumerate(rows, start=1):
         if name.startswith(INVERSE_MARK):

@@ -1,6 +1,7 @@
 """The words of a text as lemmas: simplemma's English dictionary, and the words that are not linked alone."""
 
 import re
+import unicodedata
 from functools import lru_cache
 
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
@@ -34,7 +35,7 @@ STOP_WORDS = frozenset(
 
 def words_of(text: str) -> list[str]:
     """The words of a text in lower case, without punctuation and without a possessive 's."""
-    plain = text.replace("’", "'").casefold()
+    plain = unicodedata.normalize("NFC", text).replace("’", "'").casefold()
     return [word.removesuffix("'s") for word in _WORD.findall(plain)]
 
 

@@ -1,6 +1,7 @@
 """Which nodes a text names literally."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -16,4 +17,5 @@ def mentioned(labels: Sequence[str], text: str) -> list[int]:
 
 
 def _spaced(text: str) -> str:
-    return f" {' '.join(_WORD.findall(text.casefold()))} "
+    # A letter and its accent may be one character or two, and are the same.
+    return f" {' '.join(_WORD.findall(unicodedata.normalize('NFC', text).casefold()))} "

@@ -12,6 +12,7 @@ NODES, EDGES = "attention_nodes.parquet", "attention_edges.parquet"
 ATTENTION_NODES = pa.schema(
     [
         pa.field("case", pa.int64()),
+        pa.field("place", pa.int64()),
         pa.field("item", pa.int64()),
         pa.field("text", pa.string()),
         pa.field("is_right", pa.bool_()),
@@ -22,15 +23,17 @@ ATTENTION_NODES = pa.schema(
         pa.field("attention", pa.float64()),
     ]
 )
-"""Columns of `attention_nodes.parquet`: the graphs of some test cases, a row per node. `is_right` and
-`is_answer` say of a choice whether it is the right one and whether the model chose it, of an item with a
-class whether that is class 1; of a search the first item is the query, which is neither, and the others are
-documents: whether one is relevant, and whether it was found first. `label` is missing for the query node;
-`type` is 0 for an entity of the query, 1 for one of the answer, 2 for another node and 3 for the query node;
-`attention` is what the node pays to itself in the last layer."""
+"""Columns of `attention_nodes.parquet`: the graphs of some test cases, a row per node. `place` is that of the
+item in its case, which may have one item twice, such as two equal choices. `is_right` and `is_answer` say of
+a choice whether it is the right one and whether the model chose it, of an item with a class whether that is
+class 1; of a search the first item is the query, which is neither, and the others are documents: whether one
+is relevant, and whether it was found first. `label` is missing for the query node; `type` is 0 for an entity
+of the query, 1 for one of the answer, 2 for another node and 3 for the query node; `attention` is what the
+node pays to itself in the last layer."""
 ATTENTION_EDGES = pa.schema(
     [
         pa.field("case", pa.int64()),
+        pa.field("place", pa.int64()),
         pa.field("item", pa.int64()),
         pa.field("source", pa.int64()),
         pa.field("target", pa.int64()),
@@ -38,8 +41,8 @@ ATTENTION_EDGES = pa.schema(
         pa.field("attention", pa.float64()),
     ]
 )
-"""Columns of `attention_edges.parquet`: a row per edge; `source` and `target` are nodes of the same item. The
-name of an inverse relation begins with `^`."""
+"""Columns of `attention_edges.parquet`: a row per edge; `source` and `target` are nodes of the item at
+`place`. The name of an inverse relation begins with `^`."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ TYPE_NAMES = {
 _COLOURS = {QUERY_NODE: INK, QUERY_ENTITY: SERIES[0], ANSWER_ENTITY: SERIES[1], OTHER: CONTROL}
 _LEAST, _MOST = 5.5, 19.0
 """Radii of nodes without attention, and with the most."""
+_NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FONT, _SMALL = 12.0, 9.5
 _ADVANCE = 0.57
 """Width of a character in units of the font size."""
@@ -75,9 +76,10 @@ def icon(kind: int) -> Markup:
 
 
 def standalone(markup: str) -> str:
-    """A drawing as a file of its own, in light colours on white."""
+    """A drawing as a file of its own, in light colours on white. Characters that XML does not have, which a
+    label may, stand as a replacement character."""
     light = {name: colour for colour, name in CUSTOM_PROPERTIES.items()}
-    plain = re.sub(r"var\(--[\w-]+\)", lambda m: light[m[0]], markup)
+    plain = re.sub(r"var\(--[\w-]+\)", lambda m: light[m[0]], _NOT_IN_XML.sub("\ufffd", markup))
     head, _, body = plain.partition(">")
     ground = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
     return f'{head} font-family="sans-serif">{ground}{body}\n'

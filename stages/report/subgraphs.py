@@ -157,7 +157,7 @@ def _example(
     cell, is_search = result.cell, result.metrics.metric == "ndcg_at_10"
     nodes = [row for row in attention.nodes.to_pylist() if row["case"] == case]
     edges = [row for row in attention.edges.to_pylist() if row["case"] == case]
-    items = {row["item"]: row for row in nodes}
+    items = {row["place"]: row for row in nodes}
     text, endings = _divided([row["text"] for row in items.values()])
     drawn, captions = list(items), dict[int, str]()
     if is_search:
@@ -165,7 +165,7 @@ def _example(
         text = asked["text"]
         answers = tuple(Answer(d["text"], d["is_right"], d["is_answer"]) for _, d in documents)
         captions = {query: "the query", **{item: d["text"] for item, d in documents}}
-        have_own = {row["item"] for row in nodes if row["type"] != QUERY_NODE}
+        have_own = {row["place"] for row in nodes if row["type"] != QUERY_NODE}
         drawn = [query, *(item for item, _ in documents if item in have_own)]
     elif len(items) > 1:
         answers = tuple(
@@ -184,8 +184,8 @@ def _example(
         )
     graphs = [
         _subgraph(
-            [row for row in nodes if row["item"] == item],
-            [row for row in edges if row["item"] == item],
+            [row for row in nodes if row["place"] == item],
+            [row for row in edges if row["place"] == item],
             captions.get(item, ""),
         )
         for item in drawn

@@ -142,6 +142,17 @@ def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) ->
         home.reader("hidden/2", ["never stored"])
     with pytest.raises(permafrost.InputError, match=r"write \['ice'\]"):
         home.reader("hidden/2", "ice")
+    with pytest.raises(permafrost.InputError, match=r"texts\[1\] is 3 and no text"):
+        home.reader("hidden/2", [TEXTS[0], 3])  # type: ignore[list-item]
+    for wrong in ("spans", None):
+        with pytest.raises(permafrost.InputError, match="expected 'span' or 'all'"):
+            home.reader("hidden/2", TEXTS[:2], tokens=wrong)  # type: ignore[arg-type]
+    for budget in (0, 1 << 30):
+        reader = home.reader("hidden/2", TEXTS[:2], memory_bytes=budget)
+        with pytest.raises(permafrost.InputError, match="batch_size is 0, expected 1 or more"):
+            next(reader.in_order(0))
+        with pytest.raises(permafrost.InputError, match="batch_size is -4, expected 1 or more"):
+            next(reader.shuffled(-4, 0, 0))
 
 
 def test_a_reader_finds_its_store_among_several(tiny_bert: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from permafrost.flows.methods.cell import Upstream
 from permafrost.flows.methods.probes.probe import ANY_TASK, Probe, own_config
 from permafrost.flows.nodes.reading import features
 from permafrost.flows.stage import Stage
-from permafrost.stages.extraction.recipes.recipe import encode
 from permafrost.stages.token_prediction.config import NextTokenConfig
 from permafrost.stages.token_prediction.prefixes import require_prefixes
 from permafrost.stages.token_prediction.stored_tokens import require_tokens
@@ -96,7 +95,7 @@ class ProbeNextToken(Stage):
         require_unembedding(target.files)
 
         def bounds(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            encoded = encode(target.recipe, target.tokenizer, texts, target.max_length)
+            encoded = target.encoded(texts)
             return encoded.span_start, encoded.span_end
 
         require_tokens(context.corpus(node.input("corpus")), bounds, method.offset, method.seed)

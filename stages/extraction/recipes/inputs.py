@@ -4,6 +4,7 @@ tokens that are the text's own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,42 @@ from permafrost.storage.ragged import Ragged
 if TYPE_CHECKING:
     import transformers
     from tokenizers import Encoding
+
+
+class UnreadableTextError(InputError):
+    """A text that cannot become a backbone's input.
+
+    Args:
+        number: index of the text in the list that was given.
+        before: the message in front of the words "text 3".
+        after: the message behind them.
+    """
+
+    def __init__(self, number: int, before: str, after: str) -> None:
+        super().__init__(number, before, after)
+        self.number = number
+
+    def __str__(self) -> str:
+        number, before, after = self.args
+        return f"{before}text {number}{after}"
+
+    def at(self, number: int) -> UnreadableTextError:
+        """The same of a text with another number."""
+        return UnreadableTextError(number, *self.args[1:])
+
+
+@contextmanager
+def numbered_as(numbers: Sequence[int]) -> Iterator[None]:
+    """Inside, the texts given are some of a list: an `UnreadableTextError` has the number in that list.
+
+    Args:
+        numbers: of each text that is given inside.
+    """
+    try:
+        yield
+    except UnreadableTextError as error:
+        raise error.at(numbers[error.number]) from error
+
 
 PLACEHOLDER = -1
 """Id of a local placeholder, which no vocabulary has: `<PST>` in the papers."""
@@ -153,20 +190,23 @@ def require_readable(texts: Sequence[str]) -> None:
     """Refuse texts that are blank or not valid Unicode.
 
     Raises:
-        InputError: there is such a text; the message gives its index.
+        UnreadableTextError: there is such a text; the message gives its index.
     """
     for i, text in enumerate(texts):
         if not text.strip():
-            raise InputError(
-                f"text {i} is {quoted(text)}, which has nothing to tokenise; remove empty texts from the "
-                "input"
+            raise UnreadableTextError(
+                i,
+                "",
+                f" is {quoted(text)}, which has nothing to tokenise; remove empty texts from the input",
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"text {i} holds half of a surrogate pair (U+{ord(text[error.start]):04X} at character "
-                f"{error.start}), which no tokenizer reads; repair or remove it"
+            raise UnreadableTextError(
+                i,
+                "",
+                f" holds half of a surrogate pair (U+{ord(text[error.start]):04X} at character "
+                f"{error.start}), which no tokenizer reads; repair or remove it",
             ) from error
 
 
@@ -174,12 +214,14 @@ def require_own_tokens(i: int, text: str, n_own: int) -> None:
     """Refuse a text that has no token of its own.
 
     Raises:
-        InputError: `n_own` is 0; the message gives the text's index `i`.
+        UnreadableTextError: `n_own` is 0; the message gives the text's index `i`.
     """
     if n_own < 1:
-        raise InputError(
-            f"text {i} ({quoted(text)}) gives no token of its own with this tokenizer: only special "
-            f"tokens or prompt words are left of it; remove it from the input"
+        raise UnreadableTextError(
+            i,
+            "",
+            f" ({quoted(text)}) gives no token of its own with this tokenizer: only special tokens or prompt "
+            "words are left of it; remove it from the input",
         )
 
 
@@ -278,7 +320,7 @@ def fill(
         placeholders: how many a text needs.
 
     Raises:
-        InputError: a text gives no token, or there is no room for one.
+        UnreadableTextError: a text gives no token, or there is no room for one.
     """
     encodings = tokenise(tokenizer, [text.join(words) for text in texts])
     results: list[Filled] = []
@@ -292,10 +334,12 @@ def fill(
             n_kept = int(np.searchsorted(costs, max_length, side="right"))
             shorter = _shorten(words, tokenizer, filled, n_kept)
             if shorter is None:
-                raise InputError(
+                raise UnreadableTextError(
+                    i,
                     f"max_length is {max_length}, but the template {quoted('…'.join(words))} alone takes "
                     f"{others + int(needed[0])} tokens{', placeholders included' if needed[0] else ''}, "
-                    f"which leaves no room for text {i}; use a larger max_length or a shorter template"
+                    "which leaves no room for ",
+                    "; use a larger max_length or a shorter template",
                 )
             filled = shorter
         results.append(filled)

@@ -12,6 +12,7 @@ from permafrost.stages.extraction.recipes.inputs import (
     TEXT,
     Encoded,
     TextInput,
+    UnreadableTextError,
     between,
     overlapping,
     pack,
@@ -119,9 +120,11 @@ class PlainRecipe(Recipe):
             others = "special tokens"
             if self.instruction != TEXT:
                 others += f" and words of the instruction {quoted(self.instruction)}"
-            raise InputError(
-                f"max_length is {max_length}, but text {i} gets {len(ids) - skipped - (end - start)} "
-                f"{others}, which leaves no room for the text; use a larger max_length"
+            raise UnreadableTextError(
+                i,
+                f"max_length is {max_length}, but ",
+                f" gets {len(ids) - skipped - (end - start)} {others}, which leaves no room for the text; "
+                "use a larger max_length",
             )
         kept = np.r_[skipped : end - excess, end : len(ids)]
         ordinary, start, end = ordinary - skipped, start - skipped, end - excess - skipped

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from permafrost.stages.corpus.table_files import column_names
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
 from permafrost.stages.graphs.graph_tables import read_graphs
 from permafrost.stages.graphs.table_form import TableForm
@@ -46,7 +47,17 @@ class TableGraphs(TableForm, GraphsForTexts):
         return used.collector, used.items_of(rows.texts, ids, str(rows.table))
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
-        """Linking is that of training, if that corpus had the choice."""
+        """Linking is that of training, if that corpus had the choice. Of graphs that were linked by lemma the
+        table says what the entities are."""
+        if "knowledge" in source:
+            nodes = Path(self.nodes)
+            has_types = "type" in column_names(nodes, self.formats({"nodes": self.nodes})(nodes))
+            if self.linking != "none" or not has_types:
+                raise InputError(
+                    f"linking is {self.linking}, and {self.nodes} has {'a' if has_types else 'no'} column "
+                    "'type'; the model was trained on graphs whose entities were linked by lemma, so name "
+                    "them in 'type', and set linking: none"
+                )
         if (trained := source.get("linking", self.linking)) != self.linking:
             raise InputError(
                 f"linking is {self.linking}, and the model was trained with {trained}; set linking: {trained}"

@@ -7,6 +7,7 @@ weight.
 import gzip
 import json
 import math
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,7 +121,8 @@ class ConceptNetGraph(KnowledgeSource):
     def _takes(self, term: str) -> bool:
         if self.terms == "all":
             return bool(term)
-        return term.replace(" ", "").replace("-", "").isalpha()
+        letters = term.replace(" ", "").replace("-", "")
+        return bool(letters) and all(unicodedata.category(c)[0] in "LM" for c in letters)
 
 
 @contextmanager

@@ -66,18 +66,18 @@ class LikelihoodRelevance(Relevance):
             for text, some in zip(texts, nodes, strict=True)
             for node in some
         ]
-        scores = np.empty(len(pairs), np.float32)
+        scores, have_tokens = np.empty(len(pairs), np.float32), np.empty(len(pairs), np.bool_)
         progress.start("score nodes", len(pairs), "nodes")
         try:
             for at in range(0, len(pairs), _BLOCK):
                 block = pairs[at : at + _BLOCK]
-                scores[at : at + _BLOCK] = _likelihoods(model, block)
+                part = slice(at, at + _BLOCK)
+                scores[part], have_tokens[part] = _likelihoods(model, block)
                 progress.advance(len(block))
         finally:
             progress.finish()
         # A label without tokens, of characters that the tokenizer drops, is as relevant as the least of all.
-        unknown = np.isnan(scores)
-        scores[unknown] = scores[~unknown].min(initial=0.0)
+        scores[~have_tokens] = scores[have_tokens].min(initial=0.0)
         return np.split(scores, np.cumsum(sizes)[:-1]) if sizes else []
 
 
@@ -92,8 +92,10 @@ class _Prediction:
     token: int
 
 
-def _likelihoods(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-    """NaN for a label that has no token."""
+def _likelihoods(
+    model: LanguageModel, pairs: Sequence[tuple[str, str]]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Means, as the model has them, and which labels have a token; 0 for one that has none."""
     # The tokens of one pair share a pass of a decoder.
     passes: dict[tuple[int, ...], list[_Prediction]] = {}
     for pair, (text, label) in enumerate(pairs):
@@ -111,8 +113,7 @@ def _likelihoods(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> NDAr
         owners = [p.pair for _, p in wanted]
         np.add.at(total, owners, log_p.double().cpu().numpy())
         np.add.at(count, owners, 1)
-    mean = np.divide(total, count, out=np.full(len(pairs), np.nan), where=count > 0)
-    return mean.astype(np.float32)
+    return (total / np.maximum(count, 1)).astype(np.float32), count > 0
 
 
 def _predictions(model: LanguageModel, pair: int, text: str, label: str) -> list[_Prediction]:

@@ -92,12 +92,17 @@ class UserGraphs(TableForm, GraphSource):
     def facts(self) -> dict[str, Any]:
         """Digests of the files instead of their names, and everything that affects how they are read."""
         files = {name: file_identity(Path(getattr(self, name))) for name in _FILES}
+        names = column_names(Path(self.nodes), self._formats()(Path(self.nodes)))
         usual = {
             name
             for name, default in (("delimiter", None), ("encoding", UTF_8))
             if getattr(self, name) == default
         }
-        return {**self.model_dump(mode="json", exclude={*_FILES, *usual}), "files": files}
+        return {
+            **self.model_dump(mode="json", exclude={*_FILES, *usual}),
+            "files": files,
+            "node_columns": [name for name in ("type", "relevance") if name in names],
+        }
 
     def _formats(self) -> Callable[[Path], TextFormat]:
         return self.formats({name: getattr(self, name) for name in _FILES})

@@ -73,6 +73,21 @@ UNLIKE = {
     ),
     "no question": ({"query_text": "question"}, "tables", "do not tell it from the text"),
     "triples": ({"query_text": "question"}, None, "do not tell it from the text"),
+    "triples of linked nodes": (
+        {"knowledge": {"kind": "triples"}},
+        None,
+        "linked by lemma, and triples do not tell which nodes these are; give graphs of kind 'linked'",
+    ),
+    "triples of typed nodes": (
+        {"node_columns": ["type"]},
+        None,
+        "trained on nodes with type, which triples do not have; give graphs of kind 'tables'",
+    ),
+    "tables of linked nodes": (
+        {"knowledge": {"kind": "triples"}},
+        "tables",
+        "linking is label_in_text, and .*nodes.csv has .* column 'type'; .* so name them in 'type'",
+    ),
 }
 
 
@@ -83,6 +98,30 @@ def test_graphs_made_otherwise_than_in_training_are_refused(tmp_path: Path, name
     fitted().corpus(texts(tmp_path), given, SilentProgress())
     with pytest.raises(InputError, match=message):
         fitted(**source).corpus(texts(tmp_path), given, SilentProgress())
+
+
+def test_the_graphs_themselves_must_be_given(tmp_path: Path) -> None:
+    for wrong in (5, "cup"):
+        with pytest.raises(InputError, match=r"the graphs are .*; give a list with the triples"):
+            fitted().corpus(texts(tmp_path), wrong, SilentProgress())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a text of graph 0 is .* half of a surrogate pair"):
+        fitted().corpus(texts(tmp_path), [[("cup\ud800", "in", "kitchen")]], SilentProgress())
+
+
+def test_a_table_says_what_the_entities_are_of_nodes_linked_by_lemma(tmp_path: Path) -> None:
+    given = graphs(tmp_path, "tables", linking="none")
+    model = fitted(knowledge={"kind": "triples"})
+    header, *rows = NODES
+    typed = [(*header, "type"), *((*row, "answer entity") for row in rows)]
+    for written, is_taken in ((NODES, "type" in header), (typed, True)):
+        Path(given["nodes"]).unlink()
+        table(tmp_path / "nodes.csv", written)
+        if is_taken:
+            corpus, _ = model.corpus(texts(tmp_path), given, SilentProgress())
+        else:
+            with pytest.raises(InputError, match="has no column 'type'"):
+                model.corpus(texts(tmp_path), given, SilentProgress())
+    assert set(corpus.graphs.node_type.tolist()) == {1, 3}
 
 
 def test_triples_are_linked_as_the_graphs_of_training() -> None:

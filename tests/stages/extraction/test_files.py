@@ -85,6 +85,20 @@ def test_weights_that_the_config_names_are_refused(folder: Path) -> None:
         resolve(folder)
 
 
+def test_settings_that_the_config_names_are_refused(folder: Path) -> None:
+    """transformers would read them, and not the file that is hashed."""
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.4.0.0.json").write_text(json.dumps(content))
+    files = resolve(folder)
+    content["configuration_files"] = ["config.4.0.0.json"]
+    (folder / "config.json").write_text(json.dumps(content))
+    named = r"names the files \['config.4.0.0.json'\] \(configuration_files\)"
+    with pytest.raises(InputError, match=named):
+        resolve(folder)
+    with pytest.raises(InputError, match=named):
+        load_backbone(files, "float32", "cpu")
+
+
 def test_tokenizers_for_other_versions_count(folder: Path) -> None:
     """transformers loads the newest that its own version allows."""
     content = json.loads((folder / "tokenizer_config.json").read_text())

@@ -9,18 +9,21 @@ import torch
 
 from permafrost.stages.finetune.cases import cases_of
 from permafrost.stages.finetune.config import FinetuneScoreConfig
+from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.score import FinetuneScore, score_finetuned
 from permafrost.stages.finetune.search import all_documents, searched
-from permafrost.stages.finetune.shown_cases import picked_cases, shown_searches
+from permafrost.stages.finetune.shown_cases import ShownCase, picked_cases, shown_searches
 from permafrost.stages.finetune.train import finetune
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
+from tests.stages.finetune.graph_text_fits import trainee
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, questions, retrieval
 
 Pairs = Callable[[str], Pair]
+MARKS = {"place", "is_right", "is_answer"}
 
 
 def picked(corpus: GraphCorpus, *words: str, n: int = 6) -> list[int]:
@@ -91,6 +94,23 @@ def test_graphs_of_chosen_cases_are_kept(pair: Pairs) -> None:
     assert {case: [*some] for case, some in texts.items()} == {
         case: texts_of(corpus, case) for case in (5, 2)
     }
+
+
+def test_an_item_that_a_case_has_twice_is_kept_at_both_places(pair: Pairs) -> None:
+    """Two equal choices; or a query that is a document too."""
+    data = replace(data_of(questions(), pair("bert").backbone), live=None)
+    trained = trainee(config_of(data.corpus, {"kind": "gnn_only"}), data)
+    trained.model.eval()
+    case = ShownCase(0, np.array([1, 0, 1]), (True, False, False), (False, False, True))
+    found = graph_attention(trained, data, [case])
+    assert found is not None
+    for table in (found.nodes, found.edges):
+        rows = [[r for r in table.to_pylist() if r["place"] == at] for at in range(3)]
+        assert [{r["item"] for r in some} for some in rows] == [{1}, {0}, {1}]
+        same = [{k: v for k, v in r.items() if k not in MARKS} for r in rows[0]]
+        assert same == [{k: v for k, v in r.items() if k not in MARKS} for r in rows[2]]
+    verdicts = {r["place"]: (r["is_right"], r["is_answer"]) for r in found.nodes.to_pylist()}
+    assert verdicts == {0: (True, False), 1: (False, False), 2: (False, True)}
 
 
 def test_of_a_search_the_query_what_it_found_and_what_it_should_have(pair: Pairs) -> None:

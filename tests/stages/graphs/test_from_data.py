@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -89,6 +90,7 @@ def test_a_search_among_graphs_of_torch_geometric_has_judgements(tmp_path: Path)
         ("test", 0, 4, 1): r"judgement 1 names graph 4, but there are 4, numbered from 0",
         ("test", 0, 2): r"judgement 1 is .* expected a split",
         ("test", 0, 2, 0.5): r"judgement 1 is .* and a grade, a whole number",
+        5: r"judgement 1 is 5, expected a split",
     }.items():
         with pytest.raises(InputError, match=message):
             permafrost.graphs_from_data(
@@ -116,6 +118,22 @@ def test_nodes_of_torch_geometric_may_have_a_relevance(tmp_path: Path) -> None:
 
 SEARCHED = [("train", 0), ("train", 1), ("dev", 0), ("test", 1)]
 WRONG: dict[str, tuple[object, str]] = {
+    "kinds of node of a heterogeneous graph": (
+        data(node_type=torch.tensor([0, 1, 0])),
+        r"graph 1 of the data has node_type, .* in node_role, and take node_type away \(del data",
+    ),
+    "an unknown role": (
+        data(node_role=[0, 1, 4]),
+        "as node_role, expected 3 whole numbers from 0 to 3",
+    ),
+    "a number for edges": (data(edge_type=0), "has 0 as edge_type, expected 2 whole numbers"),
+    "a number for nodes": (data(node_relevance=0.5), "has 0.5 as node_relevance, expected 3"),
+    "a list of edges": (data(edge_index=[[0], [1]]), "as edge_index, expected a tensor of shape"),
+    "half of a character": (
+        data(node_text=["cup", "kitchen", "t\ud800"]),
+        r"node_text\[2\] of graph 1 of the data is .*, whose character 1 is half of a surrogate pair",
+    ),
+    "half of a character in the text": (data(text="\udc00"), "text of graph 1 of the data is "),
     "an edge to no node": (
         data(edge_index=torch.tensor([[0, 2], [1, 3]])),
         "graph 1 of the data has an edge to node 3, but its nodes",
@@ -131,6 +149,68 @@ WRONG: dict[str, tuple[object, str]] = {
     "no split": (data(split=None), "has None as split, expected text"),
     "several types": (HeteroData(), "graph 1 of the data is a HeteroData"),
 }
+NAMES: dict[str, tuple[Any, str]] = {
+    "one text": ("isA", r"relations is 'isA', expected a list of names"),
+    "a blank one": (["in", " "], r"relations is \['in', ' '\], expected a list of names"),
+    "twice": (["in", "in"], "relations names 'in' twice; name every relation once"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relations_that_are_no_list_of_names_are_refused(name: str, tmp_path: Path) -> None:
+    relations, message = NAMES[name]
+    with pytest.raises(InputError, match=message):
+        permafrost.graphs_from_data([data()], tmp_path / "mine", relations)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_arrays_of_numpy_are_read_as_tensors_are(tmp_path: Path) -> None:
+    relevance, roles = [0.5, 1.0, 2.0], [0, 1, 2]
+    one = data(node_relevance=torch.tensor(relevance), node_role=torch.tensor(roles))
+    other = data(
+        edge_index=np.array([[0, 2], [1, 0]]),
+        edge_type=np.array([0, 1]),
+        node_relevance=np.array(relevance, np.float32),
+        node_role=[np.int64(role) for role in roles],
+        y=np.int64(1),
+    )
+    folders = [tmp_path / name for name in "ab"]
+    for graph, folder in zip((one, other), folders, strict=True):
+        permafrost.graphs_from_data([graph], folder, ["atLocation", "in"])
+    for name in ("nodes", "edges", "examples"):
+        tables = [pd.read_parquet(folder / f"{name}.parquet") for folder in folders]
+        assert tables[0].equals(tables[1])
+    assert pd.read_parquet(folders[0] / "nodes.parquet")["type"].tolist() == roles
+
+
+def test_there_are_as_many_nodes_as_texts_where_nothing_else_says_it(tmp_path: Path) -> None:
+    """torch-geometric counts the ends of edges, and the last node may have none."""
+    lone = Data(
+        node_text=["cup", "kitchen", "tea"],
+        edge_index=torch.tensor([[0], [1]]),
+        text="a cup",
+        split="train",
+        y=0,
+    )
+    bare = Data(node_text=["cup"], text="a cup", split="dev", y=1)
+    fields = permafrost.graphs_from_data([lone, bare], tmp_path)
+    assert pd.read_parquet(fields["nodes"])["graph"].tolist() == [0, 0, 0, 1]
+    with pytest.raises(InputError, match="2 nodes and 1 texts in node_text"):
+        permafrost.graphs_from_data(
+            [Data(**{**bare.to_dict(), "x": torch.ones(2, 4)})], tmp_path / "b"
+        )
+
+
+def test_a_heterogeneous_graph_becomes_one_of_one_kind(tmp_path: Path) -> None:
+    graph = HeteroData()
+    graph["person"].x, graph["place"].x = torch.ones(2, 1), torch.ones(1, 1)
+    graph["person", "in", "place"].edge_index = torch.tensor([[0, 1], [0, 0]])
+    plain = graph.to_homogeneous(add_node_type=False)
+    plain.node_text, plain.text = ["Ann", "Bob", "Oslo"], "What is the weather?"
+    plain.y, plain.split = 0, "train"
+    fields = permafrost.graphs_from_data([plain], tmp_path, ["in"])
+    assert set(pd.read_parquet(fields["nodes"])["type"]) == {2}
+    assert pd.read_parquet(fields["edges"])["relation"].tolist() == ["in", "in"]
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -137,6 +137,19 @@ def test_a_label_without_tokens_is_as_relevant_as_the_least(encoder: Path, tmp_p
     assert of("\N{SNOWMAN}") == [0]
 
 
+def test_a_model_that_gives_no_number_is_refused_not_taken_for_a_label_without_tokens(
+    decoder: Path, tmp_path: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(decoder)
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    model.save_pretrained(tmp_path / "damaged")
+    AutoTokenizer.from_pretrained(decoder).save_pretrained(tmp_path / "damaged")
+    config = {"kind": "likelihood", "backbone": {"source": str(tmp_path / "damaged")}}
+    with pytest.raises(InputError, match=r"'likelihood' gives the node .* the score nan .* finite"):
+        built(questions(tmp_path, node_relevance=config))
+
+
 def test_of_a_text_that_is_too_long_the_beginning_goes_not_the_label(decoder: Path) -> None:
     # <s> and 12 more tokens, all of which the two have in common.
     short = relevance("likelihood", decoder, max_length=13)

@@ -215,6 +215,14 @@ def test_conceptnet_gives_the_english_assertions_without_senses(tmp_path: Path) 
     assert triples(unpacked) == triples(graph)
 
 
+def test_marks_on_letters_are_letters(tmp_path: Path) -> None:
+    rows = [
+        assertion("/c/hi/हिन्दी", "IsA", "/c/hi/भाषा"),
+        assertion("/c/hi/1भाषा", "IsA", "/c/hi/भाषा"),
+    ]
+    assert triples(conceptnet(tmp_path, rows, language="hi")) == [("हिन्दी", "isa", "भाषा")]
+
+
 def test_conceptnets_options(tmp_path: Path) -> None:
     assert len(triples(conceptnet(tmp_path, min_weight=1))) == 2
     raw = triples(conceptnet(tmp_path, relations="raw", terms="all"))

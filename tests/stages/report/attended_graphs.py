@@ -27,9 +27,12 @@ def item(
     text: str = "where?",
     right: bool = True,
     given: bool = True,
+    place: int | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of nodes and edges: every node divides 1 among its outgoing edges and itself, more to nodes with
-    higher numbers."""
+    """Rows of nodes and edges; an item's place in its case is its number, if not given.
+
+    Every node divides 1 among its outgoing edges and itself, more to nodes with higher numbers.
+    """
     forward = [*triples]
     for node, kind in enumerate(types, start=1):
         if kind < 2:
@@ -39,7 +42,7 @@ def item(
     weights = np.array([own[target] for _, _, target in edges])
     totals = own.copy()
     np.add.at(totals, [source for source, _, _ in edges], weights)
-    shared = {"case": case, "item": number}
+    shared = {"case": case, "place": number if place is None else place, "item": number}
     nodes = [
         {
             **shared,
@@ -72,7 +75,9 @@ def save_items(folder: Path, *items: tuple[list[dict[str, Any]], list[dict[str, 
     ).save(folder)
 
 
-def kitchen(number: int, choice: str, case: int = 0, **verdict: bool) -> Any:
+def kitchen(
+    number: int, choice: str, case: int = 0, place: int | None = None, **verdict: bool
+) -> Any:
     """An item of a question with three nodes."""
     return item(
         number,
@@ -81,5 +86,6 @@ def kitchen(number: int, choice: str, case: int = 0, **verdict: bool) -> Any:
         [(1, "atLocation", 2), (1, "usedFor", 3)],
         case=case,
         text=f"where is the cup? {choice}",
+        place=place,
         **verdict,
     )

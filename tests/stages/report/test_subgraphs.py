@@ -47,6 +47,21 @@ def wide(n: int) -> object:
     return item(0, labels, [0] + [2] * (n - 1), chain)
 
 
+def test_two_equal_choices_are_drawn_as_two(grid: Grid) -> None:
+    """They are one item of the corpus, and were counted as one graph with twice its nodes."""
+    (graph,) = (only(grid, kitchen(3, "kitchen", right=True, given=True)),)
+    twins = [
+        kitchen(3, "kitchen", place=0, right=True, given=False),
+        kitchen(3, "kitchen", place=1, right=False, given=True),
+    ]
+    save_items(grid.cells[0].folder, *twins)
+    (example,) = shown(grid, 1)
+    assert [(a.is_right, a.is_given) for a in example.answers] == [(True, False), (False, True)]
+    assert [(g.nodes, g.edges, g.n_nodes) for g in example.graphs] == [
+        (graph.nodes, graph.edges, graph.n_nodes)
+    ] * 2
+
+
 def test_types_have_the_names_of_the_graphs() -> None:
     assert {at: name.removesuffix(" node") for at, name in sorted(TYPE_NAMES.items())} == dict(
         enumerate(name.removesuffix(" node") for name in NODE_TYPES)
@@ -261,6 +276,12 @@ def test_a_page_has_drawings_in_its_own_colours_and_files_in_fixed_ones(
     assert "var(" not in alone
     ElementTree.fromstring(alone)
     assert standalone(str(picture(shown(grid, 1)[0].graphs[0], "x"))).count("<svg") == 1
+
+
+def test_a_file_of_a_drawing_is_xml_whatever_a_label_holds(grid: Grid) -> None:
+    odd = item(0, ["cup\x01\x0c\x0b\ufffe", "\U0001f375 <tea>"], [0, 2], [(1, "is\x02in", 2)])
+    root = ElementTree.fromstring(standalone(str(picture(only(grid, odd), "a \x07 bell"))))
+    assert "\U0001f375 <tea>" in "".join(root.itertext())
 
 
 def test_without_graphs_there_is_no_section(written: Path) -> None:
