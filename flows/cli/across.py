@@ -53,8 +53,12 @@ def across(
     from permafrost.stages.report.across import require_groups
     from permafrost.stages.report.markup import to_markdown
 
+    if output is not None and (output.exists() or output.is_symlink()) and not output.is_dir():
+        raise InputError(
+            f"--output {output} is a file, and what is written are several; name a folder"
+        )
     found, remarks = read_across(runs, existing_home(home), _listed(methods))
-    groups = dict(map(_group, group or [])) or {"all tasks": [[task] for task in found.tasks]}
+    groups = _groups(group or []) or {"all tasks": [[task] for task in found.tasks]}
     require_groups(groups, found.tasks)
     if output is not None:
         write_across(found, groups, remarks, output)
@@ -70,6 +74,21 @@ def across(
 
 def _listed(names: str) -> list[str]:
     return [name for part in names.split(_BETWEEN) if (name := part.strip())]
+
+
+def _groups(written: list[str]) -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    for one in written:
+        name, members = _group(one)
+        if name in found:
+            raise InputError(f"--group names the group {quoted(name)} twice; name every group once")
+        tasks = [task for member in members for task in member]
+        if twice := [task for task in tasks if tasks.count(task) > 1]:
+            raise InputError(
+                f"--group {quoted(one)} has the task {quoted(twice[0])} twice; name every task once"
+            )
+        found[name] = members
+    return found
 
 
 def _group(written: str) -> tuple[str, list[list[str]]]:

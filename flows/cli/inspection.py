@@ -90,6 +90,10 @@ def why(
 
     root = existing_home(home)
     _require_digits(name)
+    if set_ and experiment is None:
+        raise InputError(
+            f"--set {set_[0]} changes an experiment, and none was named; add --experiment FILE"
+        )
     if experiment is not None:
         # Imported here: a plain look at manifests needs no experiment.
         from permafrost.flows.build import build_graph

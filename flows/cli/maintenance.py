@@ -148,12 +148,14 @@ def _print_verification(
         )
     if differences:
         listing = table(
-            "Recomputed against stored", "array", "largest difference", "tolerance", "verdict"
+            "Recomputed against stored",
+            *("store", "array", "largest difference", "tolerance", "verdict"),
         )
         for row in differences:
             verdict = "agrees" if row["agrees"] else "DIFFERS"
             listing.add_row(
-                str(row["array"]), f"{row['difference']:.2e}", f"{row['tolerance']:.2e}", verdict
+                *(str(row["store"])[:12], str(row["array"])),
+                *(f"{row['difference']:.2e}", f"{row['tolerance']:.2e}", verdict),
             )
         console.print(listing)
     what = f"{n_stores} feature store(s) and {n_artifacts} artifact(s)"

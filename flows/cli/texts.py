@@ -207,9 +207,15 @@ def _config(
     from pydantic import ValidationError
 
     from permafrost.stages.extraction.capture import parse_capture
+    from permafrost.stages.extraction.files import ALIASES
     from permafrost.stages.extraction.recipes.parse import parse_recipe
     from permafrost.stages.extraction.target import ExtractConfig
 
+    if revision != "main" and (backbone in ALIASES or Path(backbone).is_dir()):
+        raise InputError(
+            f"--revision {revision} is of a hub id, and {backbone} is "
+            f"{'a package' if backbone in ALIASES else 'a folder'}; leave it out"
+        )
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
     try:
         return ExtractConfig.model_validate(
@@ -247,14 +253,14 @@ _OF_A_HEAD = (
 """Parameters of `embed` that a trained head has settled."""
 
 
+def _is_given(context: typer.Context, name: str) -> bool:
+    return getattr(context.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"
+
+
 def _require_settled(context: typer.Context, head: str) -> None:
     """Raises: InputError: flags were given that say what the head says itself."""
     # Each has a default or none, and is wrong also where it repeats its default.
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in _OF_A_HEAD
-        if getattr(context.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"
-    ]
+    given = [f"--{name.replace('_', '-')}" for name in _OF_A_HEAD if _is_given(context, name)]
     if given:
         has, them = ("has", "it") if len(given) == 1 else ("have", "them")
         raise InputError(
@@ -365,6 +371,10 @@ def embed(
         config = embed_config(
             method=method, layers=layers, of=of, combine=combine, normalise=normalise
         )
+        if _is_given(context, "of") and config.what != of:
+            raise InputError(
+                f"--of {of} has no use with --method {method}, which reads {config.what}; leave it out"
+            )
         extraction = _config(
             backbone=backbone,
             revision=revision,

@@ -28,20 +28,18 @@ def read_across(
             row `first token / last token` is the first one for encoders, the second one for decoders.
 
     Raises:
-        InputError: fewer than two runs, one without a recorded backbone, two with one backbone, no method or
-            task that all of them have, or a row `first token / last token` of a backbone that is not here;
-            see also `read_side`.
+        InputError: fewer than two runs, one without a recorded backbone, two with one backbone, a row that is
+            named twice, no method or task that all of them have, or a row `first token / last token` of a
+            backbone that is not here; see also `read_side`.
     """
     if len(sources) < 2:
         raise InputError(f"{len(sources)} run was named; a table over backbones needs two or more")
     sides = [read_side(source, home) for source in sources]
-    names = [_backbone(side) for side in sides]
+    names = names_of([_backbone(side) for side in sides])
     remarks = [remark for side in sides for remark in side.remarks]
     facts = [_facts(side.config, name, remarks) for side, name in zip(sides, names, strict=True)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(
-            f"two of the runs have the backbone {quoted(twice[0])}; name one run for each backbone"
-        )
+    if twice := [row for row in methods if methods.count(row) > 1]:
+        raise InputError(f"the row {quoted(twice[0])} is named twice; name every row once")
     rows = methods or _shared(
         [dict.fromkeys(s.method for s in side.methods if s.role == "method") for side in sides]
     )
@@ -72,13 +70,38 @@ def read_across(
     return Across(runs, tuple(rows), tuple(tasks), metrics), remarks
 
 
-def _backbone(side: Side) -> str:
+def names_of(backbones: Sequence[tuple[str, str]]) -> list[str]:
+    """What tells backbones apart: the last part of each source, with more of it where several end alike, and
+    with the revision where all of it is the same.
+
+    Raises:
+        InputError: two are the same.
+    """
+    if twice := [one for one in backbones if backbones.count(one) > 1]:
+        raise InputError(
+            f"two of the runs have the backbone {quoted(twice[0][0])}; name one run for each backbone"
+        )
+    parts = [Path(source).parts for source, _ in backbones]
+    names: list[str] = []
+    for own, (source, revision) in zip(parts, backbones, strict=True):
+        others = [other for other in parts if other != own]
+        n = next(
+            (n for n in range(1, len(own)) if all(o[-n:] != own[-n:] for o in others)), len(own)
+        )
+        is_shared = sum(one == source for one, _ in backbones) > 1
+        names.append("/".join(own[-n:]) + (f"@{revision}" if is_shared else ""))
+    return names
+
+
+def _backbone(side: Side) -> tuple[str, str]:
+    """Source and revision."""
     if side.config is None:
         raise InputError(
             f"{side.label} does not say which backbone it had; name a run such as mine@2, see 'permafrost "
             "runs'"
         )
-    return Path(str(side.config["backbone"]["source"])).name
+    backbone = side.config["backbone"]
+    return str(backbone["source"]), str(backbone.get("revision"))
 
 
 def _facts(

@@ -8,8 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from permafrost.flows.records.history import Run, find_run, names_run
+from permafrost.flows.records.history import (
+    Run,
+    experiments,
+    find_run,
+    names_run,
+    read_history,
+)
 from permafrost.flows.records.runs import latest_runs
+from permafrost.stages.corpus.corpus import stored_classes
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.comparison import (
     Comparison,
@@ -78,8 +85,23 @@ def read_side(source: str, home: Path) -> Side:
     artifacts = ArtifactStore(home)
     if names_run(source):
         return _of_run(find_run(home, source), artifacts)
+    if (side := _of_latest_run(home, source, artifacts)) is not None:
+        return side
     ref, label = _report(source, home, artifacts)
     return Side(label, _read(artifacts.open(ref) / RESULTS, _Kept(artifacts)))
+
+
+def _of_latest_run(home: Path, experiment: str, artifacts: ArtifactStore) -> Side | None:
+    """The latest run of an experiment that is done; None if none was recorded."""
+    runs = read_history(home, experiment).runs if experiment in experiments(home) else ()
+    done = [run for run in runs if run.state == "done" and run.begun.config is not None]
+    if not done:
+        return None
+    side, later = _of_run(done[-1], artifacts), runs[-1]
+    if later is done[-1]:
+        return side
+    said = f"{later.name} came after {done[-1].name}, and is not compared: {later.state}"
+    return replace(side, remarks=(*side.remarks, said))
 
 
 def _of_run(run: Run, artifacts: ArtifactStore) -> Side:
@@ -141,8 +163,8 @@ class _Kept:
     """The predictions kept under a home."""
 
     artifacts: ArtifactStore
-    _digests: dict[str, list[str]] = field(default_factory=dict)
-    """Digests of texts by corpus."""
+    _known: dict[str, tuple[list[str], list[str]]] = field(default_factory=dict)
+    """Digests of texts, and names of classes, by corpus."""
 
     def answers(self, key: str) -> NamedAnswers | ExampleScores | None:
         """The predictions of a result's artifact; None if it, its predictions or its corpus do not exist."""
@@ -157,22 +179,23 @@ class _Kept:
         if len(corpora) != 1 or not self.artifacts.is_done(parse_ref(corpora[0])):
             return None
         answers = read_answers(self.artifacts.open(ref))
-        return None if answers is None else named(answers, self._corpus(corpora[0]))
+        return None if answers is None else named(answers, *self._corpus(corpora[0]))
 
-    def _corpus(self, key: str) -> list[str]:
-        if key not in self._digests:
-            path = self.artifacts.open(parse_ref(key)) / "texts.parquet"
-            column = pq.read_table(path, columns=["digest"]).column("digest")
-            self._digests[key] = column.to_pylist()
-        return self._digests[key]
+    def _corpus(self, key: str) -> tuple[list[str], list[str]]:
+        if key not in self._known:
+            folder = self.artifacts.open(parse_ref(key))
+            column = pq.read_table(folder / "texts.parquet", columns=["digest"]).column("digest")
+            self._known[key] = column.to_pylist(), stored_classes(folder)
+        return self._known[key]
 
 
 def _read(path: Path, kept: _Kept) -> tuple[ScoredMethod, ...]:
     try:
         rows = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
     except (pa.ArrowException, OSError) as error:
+        reason, *_ = str(error).splitlines()
         raise InputError(
-            f"{path} is not the {RESULTS} of a report ({error}); give a report, or the {RESULTS} beside it"
+            f"{path} is not the {RESULTS} of a report ({reason}); give a report, or the {RESULTS} beside it"
         ) from error
     return _grouped(rows, kept, str(path))
 

@@ -71,8 +71,9 @@ class DropPlan:
                 )
         if self.readers and allowed == "unused":
             reader = self.readers[0]
+            reads = "may read" if reader.arrays is None else "reads"
             raise InputError(
-                f"the {reader.what} run {reader.name} reads {self._named(reader)} of {store}. "
+                f"the {reader.what} run {reader.name} {reads} {self._named(reader)} of {store}. "
                 f"{end}; with --used "
                 "(in Python used=True) they are, and the next run that needs them extracts them again"
             )

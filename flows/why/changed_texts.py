@@ -1,6 +1,6 @@
 """How the texts and labels of two corpora differ, counted on hashes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from permafrost.stages.corpus.corpus import stored_digests
+from permafrost.stages.corpus.corpus import stored_classes, stored_digests
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.replica import fetch_missing
 from permafrost.storage.texts import Texts
@@ -34,20 +34,26 @@ class CorpusParts:
     """Of each text `[n]`."""
     examples: pa.Table
     """With the columns `split`, `text`, `text_pair`, `label`."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes that labels are indices of; empty for other labels."""
 
     @classmethod
-    def of(cls, digests: Iterable[Sequence[str]], examples: pa.Table) -> "CorpusParts":
-        """Args: digests: SHA-256 of each text, in blocks. examples: those of the corpus."""
-        return cls(_hashes(digests), examples)
+    def of(
+        cls, digests: Iterable[Sequence[str]], examples: pa.Table, classes: Sequence[str] = ()
+    ) -> "CorpusParts":
+        """Args: digests: SHA-256 of each text, in blocks. examples, classes: those of the corpus."""
+        return cls(_hashes(digests), examples, tuple(classes))
 
     @classmethod
     def stored(cls, folder: Path) -> "CorpusParts | None":
         """Of the folder of a published corpus; None if it is gone or damaged."""
         columns = ["split", "text", "text_pair", "label"]
         try:
-            fetch_missing([folder / "texts.parquet", folder / "examples.parquet"])
+            fetch_missing(
+                [folder / n for n in ("texts.parquet", "examples.parquet", "corpus.json")]
+            )
             examples = pq.read_table(folder / "examples.parquet", columns=columns)
-            return cls.of(stored_digests(folder), examples)
+            return cls.of(stored_digests(folder), examples, stored_classes(folder))
         except (OSError, ValueError, LookupError, PermafrostError):
             return None
 
@@ -81,7 +87,8 @@ def compare_texts(old: CorpusParts, new: CorpusParts) -> TextCounts:
     before, after = old.texts, new.texts
     gone, came = _unmatched(before, after)
     changed = _replaced(before, gone, after, came) if gone.any() and came.any() else 0
-    relabelled = _relabelled(_examples(old.examples, before), _examples(new.examples, after))
+    classes = {name: at for at, name in enumerate(dict.fromkeys((*old.classes, *new.classes)))}
+    relabelled = _relabelled(_examples(old, classes), _examples(new, classes))
     return TextCounts(
         new=int(came.sum()) - changed,
         gone=int(gone.sum()) - changed,
@@ -147,8 +154,12 @@ def _kept_before(texts: Hashes, moved: NDArray[np.bool_]) -> Hashes:
     return np.concatenate([np.zeros(1, np.uint64), texts])[last]
 
 
-def _examples(table: pa.Table, texts: Hashes) -> tuple[Hashes, NDArray[np.float64]]:
-    """A hash of the split and the texts of each example `[n]`, and its label."""
+def _examples(
+    corpus: CorpusParts, classes: Mapping[str, int]
+) -> tuple[Hashes, NDArray[np.float64]]:
+    """A hash of the split and the texts of each example `[n]`, and its label; of classes, which either corpus
+    may number otherwise, the numbers given."""
+    table, texts = corpus.examples, corpus.texts
     text = table.column("text").to_numpy()
     pair = table.column("text_pair").fill_null(-1).to_numpy()
     padded = np.append(texts, np.uint64(0))
@@ -156,7 +167,11 @@ def _examples(table: pa.Table, texts: Hashes) -> tuple[Hashes, NDArray[np.float6
     named = _first_bits_of_names(split.dictionary.to_pylist())[split.indices.to_numpy()]
     with np.errstate(over="ignore"):
         keys = (padded[text] * _MIX ^ padded[pair]) * _MIX ^ named
-    return keys, table.column("label").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    labels = table.column("label").cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if not corpus.classes:
+        return keys, labels
+    numbers = np.array([*(classes[name] for name in corpus.classes), np.nan])
+    return keys, numbers[np.nan_to_num(labels, nan=-1).astype(np.int64)]
 
 
 def _first_bits_of_names(names: Sequence[str]) -> Hashes:

@@ -68,7 +68,7 @@ class Reasons:
         """The texts of a corpus, published or built."""
         if ref in self._graph and self._context.is_known(source := corpus_input(self._graph[ref])):
             corpus = self._context.corpus(source)
-            return CorpusParts.of((corpus.digests,), corpus.examples)
+            return CorpusParts.of((corpus.digests,), corpus.examples, corpus.label_names)
         return CorpusParts.stored(self._context.artifacts.folder(parse_ref(ref)))
 
     def _lost(self, node: Node) -> str | None:

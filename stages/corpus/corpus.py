@@ -111,6 +111,22 @@ class Corpus:
             ) from error
 
 
+def stored_classes(folder: Path) -> list[str]:
+    """The names of the classes of a saved corpus; empty for labels that are none.
+
+    Raises:
+        CorruptDataError: the file is broken.
+    """
+    try:
+        head = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        return [str(name) for name in head["label_names"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CorruptDataError(
+            f"{folder} does not say what the classes of a corpus are: {error}; delete the artifact and run "
+            "again"
+        ) from error
+
+
 def stored_digests(folder: Path) -> Iterator[Texts]:
     """The digests of a saved corpus' texts, in order and in blocks: all that it takes to see whether their
     features are stored.

@@ -9,7 +9,7 @@ may differ.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,19 @@ class NamedAnswers:
     """Digests of the texts, one tuple per side of the examples."""
     labels: NDArray[np.float64]
     predictions: NDArray[np.float64]
+    classes: tuple[str, ...] = ()
+    """Names of the classes that labels and predictions are indices of; empty for other numbers."""
+
+    def numbered_as(self, classes: Sequence[str]) -> "NamedAnswers":
+        """The same with classes in this order, and others behind them."""
+        every = tuple(dict.fromkeys((*classes, *self.classes)))
+        numbers = np.array([every.index(name) for name in self.classes], np.float64)
+        labels, predictions = (
+            numbers[values.astype(np.int64)] for values in (self.labels, self.predictions)
+        )
+        order = _in_order([np.array(side) for side in self.digests], labels)
+        sides = tuple(tuple(side[at] for at in order.tolist()) for side in self.digests)
+        return NamedAnswers(sides, labels[order], predictions[order], every)
 
     def same_examples(self, other: object) -> bool:
         """Whether both answer the same texts with the same labels."""
@@ -54,16 +67,21 @@ class NamedAnswers:
         )
 
 
-def named(answers: Answers, digests: Sequence[str]) -> NamedAnswers:
-    """Identify texts by their digests instead of their indices in a corpus."""
+def named(answers: Answers, digests: Sequence[str], classes: Sequence[str] = ()) -> NamedAnswers:
+    """Identify texts by their digests instead of their indices in a corpus; `classes` are the corpus'."""
     by_index = np.array(digests)
     sides = [by_index[side] for side in answers.sides]
-    order = np.lexsort((answers.labels, *reversed(sides)))
+    order = _in_order(sides, answers.labels)
     return NamedAnswers(
         tuple(tuple(side[order].tolist()) for side in sides),
         answers.labels[order],
         answers.predictions[order],
+        tuple(classes),
     )
+
+
+def _in_order(sides: Sequence[NDArray[Any]], labels: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.lexsort((labels, *reversed(sides)))
 
 
 @dataclass(frozen=True)
@@ -206,6 +224,8 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
         together = units(metric, first.digests[0])
     if together is not None and not together.any():
         return None
+    if isinstance(first, NamedAnswers):
+        answers = [_numbered_alike(x, first) for x in answers]
     if not all(x.same_examples(first) for x in answers[1:]):
         return None
     predictions_KN = np.stack([x.predictions for x in answers])
@@ -220,6 +240,14 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
         return Difference(0.0, 0.0, 0.0, 1.0)
     before, after = (estimate(metric, itself[side], values_KB[side]) for side in (of_a, of_b))
     return difference(after, before, config.level, config.seed)
+
+
+def _numbered_alike(
+    x: NamedAnswers | ExampleScores, first: NamedAnswers
+) -> NamedAnswers | ExampleScores:
+    """Classes are numbered over all splits, so that another one in train moves the numbers of all."""
+    is_other = isinstance(x, NamedAnswers) and x.classes and first.classes
+    return x.numbered_as(first.classes) if is_other and x.classes != first.classes else x
 
 
 def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:

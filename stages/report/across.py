@@ -133,7 +133,10 @@ def standard_table(across: Across, groups: Groups) -> PlainTable:
 
 
 def _score(value: float | None) -> str:
-    return DASH if value is None else f"{value:+.2f}".replace("-", "−")
+    if value is None:
+        return DASH
+    rounded = round(value, 2)
+    return "0.00" if rounded == 0 else f"{rounded:+.2f}".replace("-", "−")
 
 
 def scores_figure(across: Across, marks: Mapping[str, Mark]) -> Figure:

@@ -179,6 +179,8 @@ def test_why_names_what_differs(finished: Cli, experiment_file: Path) -> None:
     said = finished("why", "fit", "--experiment", str(experiment_file))
     assert "nothing would run: every fit of this experiment is published" in said
     assert finished.json("why", "fit", "--experiment", str(experiment_file)) == []
+    wrong = finished("why", "fit", "--set", "foo.bar=1", code=2)
+    assert "--set foo.bar=1 changes an experiment, and none was named; add --experiment" in wrong
     latest = finished.json("why", "score")
     assert latest[0]["nearest"] is None
     assert latest[0]["why"].startswith("new: no earlier score of ")
@@ -243,6 +245,8 @@ def test_verify_recomputes_random_texts(finished: Cli) -> None:
     said = finished("verify", "--recompute", "5")
     assert "hidden/2" in said
     assert "DIFFERS" not in said
+    (store,) = all_stores(finished.home)
+    assert store.store_id[:12] in said
     assert finished.json("verify", "--recompute", "2")["problems"] == []
 
 

@@ -8,7 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from permafrost.flows.comparison.across_runs import names_of
 from permafrost.flows.pipeline import run_serially
+from permafrost.flows.records.history import begin, find_run
+from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.test_cli import Cli
 from tests.stages.extraction.tiny_models import save_model
@@ -66,6 +69,32 @@ def test_a_decoder_with_weights_in_another_format_is_still_one(cli: Cli, tmp_pat
     assert counted == sum(tensor.numel() for tensor in weights.values())
 
 
+def test_an_experiment_is_its_latest_run_that_is_done(cli: Cli) -> None:
+    named, numbered = (
+        cli.json("across", *of) for of in (("encoder", "decoder"), ("encoder@1", "decoder@1"))
+    )
+    assert named == numbered
+    same = cli.json("compare", "encoder", "decoder")
+    assert same == cli.json("compare", "encoder@1", "decoder@1")
+    earlier = find_run(cli.home, "decoder@1").begun
+    begin(cli.home, "decoder", lambda number: earlier.model_copy(update={"number": number}))
+    said = cli("compare", "encoder", "decoder")
+    assert "decoder@2 came after decoder@1, and is not compared: " in said
+
+
+def test_backbones_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    ours = [
+        ("/a/m1/model", "main"),
+        ("/b/m2/model", "main"),
+        ("org/base", "main"),
+        ("org/base", "v2"),
+    ]
+    assert names_of(ours) == ["m1/model", "m2/model", "base@main", "base@v2"]
+    assert names_of([("/a/x", "main"), ("minilm", "main")]) == ["x", "minilm"]
+    with pytest.raises(InputError, match="two of the runs have the backbone '/a/x'"):
+        names_of([("/a/x", "main"), ("/a/x", "main")])
+
+
 def test_runs_are_one_table_with_parameters_groups_and_figures(
     cli: Cli, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +131,19 @@ def test_runs_are_one_table_with_parameters_groups_and_figures(
     assert "two of the runs have the backbone" in cli("across", "encoder@1", "encoder@1", code=2)
     wrong = cli("across", "encoder@1", "decoder@1", "--methods", "first", code=2)
     assert "has no method 'first'; there are max, last token, mean" in wrong
+    assert "two of the runs have the backbone" in cli("across", "encoder@1", "encoder", code=2)
+    wrong = cli("across", "encoder@1", "decoder@1", "--methods", "max; mean; max", code=2)
+    assert "the row 'max' is named twice" in wrong
+    for groups, said in {
+        ("g=one", "g=two"): "the group 'g' twice",
+        ("g=one;one+two",): "the task 'one' twice",
+    }.items():
+        flags = [flag for group in groups for flag in ("--group", group)]
+        assert said in cli("across", "encoder@1", "decoder@1", *flags, code=2)
+    (tmp_path / "a file").write_text("mine")
+    wrong = cli("across", "encoder@1", "decoder@1", "-o", str(tmp_path / "a file"), code=2)
+    assert "is a file, and what is written are several; name a folder" in wrong
+    assert (tmp_path / "a file").read_text() == "mine"
     wrong = cli("across", "encoder@1", "decoder@1", "--group", "three", code=2)
     assert "--group 'three' is not of the form" in wrong
     wrong = cli("across", "encoder@1", "decoder@1", "--group", "g=three", code=2)

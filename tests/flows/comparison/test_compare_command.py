@@ -46,7 +46,7 @@ def written(path: Path, **columns: list[Any]) -> Path:
 def test_a_run_against_itself_changes_nothing(cli: Cli) -> None:
     key = report_of(cli.home)
     found = cli.json("compare", "tiny", key[:14])
-    assert found["a"].startswith(f"tiny ({key[:19]}, 2")
+    assert found["a"].startswith("tiny@1 (done, 2")
     assert found["b"] == key[:19]
     assert {(c["task"], c["method"]) for c in found["changes"]} == {
         (task, method) for task in TASKS for method in METHODS
@@ -167,6 +167,9 @@ def test_wrong_input_is_told_with_exit_code_2(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_damaged_report_is_not_read(cli: Cli) -> None:
-    path = cli.home / "artifacts" / report_of(cli.home) / "results.parquet"
+    key = report_of(cli.home)
+    path = cli.home / "artifacts" / key / "results.parquet"
     path.write_bytes(path.read_bytes()[:-3])
-    assert "its manifest says" in cli("compare", "tiny", "tiny", code=1)
+    assert "its manifest says" in cli("compare", key, key, code=1)
+    # The scores of a run are recorded beside it.
+    assert "10 within noise" in cli("compare", "tiny", "tiny")

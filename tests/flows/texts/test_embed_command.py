@@ -240,6 +240,8 @@ def test_an_ensemble_has_one_store_per_prompt(
         (("--method", "va", "--layers", "0"), "values 1 to 3"),
         (("--method", "wva", "--of", "keys"), "--of"),
         (("--method", "hs", "--of", "values"), "use method va"),
+        (("--method", "va", "--of", "hidden"), "has no use with --method va, which reads values"),
+        (("--revision", "v2"), "--revision v2 is of a hub id, and"),
         (("--combine", "sum"), "--combine"),
         (("--normalise", "l1"), "--normalise"),
         (("--method", "median"), "aligned_wva, first, hs, last, max, mean, va, weighted_mean, wva"),

@@ -57,6 +57,21 @@ def test_texts_that_came_went_and_were_replaced(new: list[str], said: str) -> No
     assert str(compare_texts(parts(LETTERS), parts(new, given))) == said
 
 
+def test_labels_are_compared_by_the_names_of_their_classes() -> None:
+    def named(labels: Sequence[float], *classes: str) -> CorpusParts:
+        made = corpus(LETTERS[: len(labels)], labels)
+        return CorpusParts.of((made.digests,), made.examples, classes)
+
+    old = named([0, 1, 1, 0], "bad", "good")
+    assert str(compare_texts(old, named([0, 2, 2, 0], "bad", "fair", "good"))) == ""
+    assert str(compare_texts(old, named([1, 0, 0, 1], "good", "bad"))) == ""
+    assert str(compare_texts(old, named([0, 1, 1, 0], "bad", "fine"))) == "2 labels changed"
+    assert str(compare_texts(old, named([0, 1, 2, 0], "bad", "fair", "good"))) == "1 label changed"
+    unlabelled = named([0, np.nan, 1, 0], "bad", "good")
+    assert str(compare_texts(old, unlabelled)) == "1 label changed"
+    assert str(compare_texts(unlabelled, unlabelled)) == ""
+
+
 def test_labels_that_changed_are_counted_on_examples_of_both() -> None:
     old = parts(LETTERS, [0, 0, 0, 0, np.nan, 1, 1, 1])
     new = parts([*LETTERS[1:], "more"], [1, 0, 0, np.nan, 0, 1, 1, 0])

@@ -174,6 +174,31 @@ def test_nothing_in_common_and_two_metrics_are_refused():
         one(a, scores_only(0.5, 0.6, metric="mcc"))
 
 
+def test_classes_are_matched_by_their_names_whatever_their_numbers():
+    """Another class in train moves the numbers of all that come behind it in the alphabet."""
+    texts, given, better = np.arange(300), predictions(0.7, 0), predictions(0.85, 1)
+    first = named(Answers((texts,), LABELS, given, None), DIGESTS, ["bad", "good"])
+    moved, new = (np.where(v == 1, 2.0, v) for v in (LABELS, better))
+    new[7] = 1.0
+    second = named(Answers((texts,), moved, new, None), DIGESTS, ["bad", "fair", "good"])
+    sides = [
+        method("m", answers=(x,), tests=(evaluate("accuracy", x.labels, x.predictions),))
+        for x in (first, second)
+    ]
+    (change,) = one(*sides).changes
+    assert change.basis == "examples"
+    better[7] = 2.0
+    assert change.difference == pytest.approx(np.mean(better == LABELS) - np.mean(given == LABELS))
+    alike = named(Answers((texts,), LABELS, better, None), DIGESTS, ["bad", "good", "fair"])
+    wanted = method("m", answers=(alike,), tests=sides[1].tests)
+    assert change == one(sides[0], wanted).changes[0]
+    renamed = named(Answers((texts,), LABELS, given, None), DIGESTS, ["bad", "fine"])
+    assert (
+        one(sides[0], method("m", answers=(renamed,), tests=sides[0].tests)).changes[0].basis
+        == "none"
+    )
+
+
 def test_examples_are_matched_by_their_texts_whatever_their_numbers():
     rng = np.random.default_rng(0)
     texts, others = rng.integers(0, 300, (2, 300))

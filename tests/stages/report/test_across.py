@@ -59,6 +59,20 @@ def test_two_test_sets_of_one_fit_count_as_one_task():
     assert set(rows) == {(b, m) for b in ("b0", "b1") for m in METHODS}
 
 
+def test_a_score_that_rounds_to_zero_has_no_sign():
+    across = Across(
+        tuple(
+            BackboneScores(b, None, {("x", "t"): low, ("y", "t"): 0.5, ("z", "t"): 1 - low})
+            for b, low in (("b0", 0.1), ("b1", 0.1 + 1e-9))
+        ),
+        ("x", "y", "z"),
+        ("t",),
+        {"t": "accuracy"},
+    )
+    rows = standard_table(across, {"all": [["t"]]}).rows
+    assert {row[1]: row[2] for row in rows} == {"x": "−1.22", "y": "0.00", "z": "+1.22"}
+
+
 def test_a_task_on_which_all_are_equal_counts_in_no_group():
     across = made()
     tests = across.runs[0].tests | {(m, "RTE"): 0.5271 for m in METHODS}
