@@ -93,7 +93,7 @@ def read_side(source: str, home: Path) -> Side:
 
 def _of_latest_run(home: Path, experiment: str, artifacts: ArtifactStore) -> Side | None:
     """The latest run of an experiment that is done; None if none was recorded."""
-    runs = read_history(home, experiment).runs if experiment in experiments(home) else ()
+    runs = list(read_history(home, experiment).runs) if experiment in experiments(home) else []
     done = [run for run in runs if run.state == "done" and run.begun.config is not None]
     if not done:
         return None

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float32, Int64
 
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.corpus.values import require_unicode
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.embed.head import encode_with_head
@@ -310,7 +309,7 @@ def require_strings(name: str, texts: Sequence[object]) -> None:
     """Check that each of a list of texts is one.
 
     Raises:
-        InputError: one is not, or has half of a surrogate pair; the message has its number.
+        InputError: one is not; the message has its number.
     """
     for at, text in enumerate(texts):
         if not isinstance(text, str):
@@ -318,4 +317,3 @@ def require_strings(name: str, texts: Sequence[object]) -> None:
                 f"{name}[{at}] is {quoted(text)} and no text; give a list of strings (of pairs, the second "
                 "texts go into a list of their own, text_pairs)"
             )
-        require_unicode(text, f"{name}[{at}]")

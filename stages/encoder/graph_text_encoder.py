@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
+from permafrost.stages.corpus.values import require_unicode
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.encoder.answers import require_no_table, require_strings
@@ -120,6 +121,7 @@ class GraphTextEncoder:
         for at, text in enumerate(texts):
             if not text.strip():
                 raise InputError(f"text {at} is blank; leave it out, or give a text")
+            require_unicode(text, f"text {at}")
         if not texts:
             return np.empty((0, self.d_out), np.float32)
         progress = progress or SilentProgress()

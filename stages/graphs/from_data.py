@@ -131,8 +131,14 @@ def graphs_from_data(
         named = [relations[r] for r in (found or [0] * len(sources))]
         edges += [(graph, s, t, r) for s, t, r in zip(sources, targets, named, strict=True)]
     task, examples = _asked(every, None if judgements is None else list(judgements))
+    # A column that none has would say of a model that it was trained on more than labels.
+    absent = [
+        column
+        for column, name in (("type", "node_role"), ("relevance", "node_relevance"))
+        if all(getattr(one, name, None) is None for one in every)
+    ]
     tables = {
-        "nodes": _table(nodes, _NODES),
+        "nodes": _table(nodes, _NODES).drop_columns(absent),
         "edges": _table(edges, _EDGES),
         "examples": _table(examples, _EXAMPLES[task]),
     }

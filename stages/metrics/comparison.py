@@ -246,8 +246,9 @@ def _numbered_alike(
     x: NamedAnswers | ExampleScores, first: NamedAnswers
 ) -> NamedAnswers | ExampleScores:
     """Classes are numbered over all splits, so that another one in train moves the numbers of all."""
-    is_other = isinstance(x, NamedAnswers) and x.classes and first.classes
-    return x.numbered_as(first.classes) if is_other and x.classes != first.classes else x
+    if not isinstance(x, NamedAnswers) or not (x.classes and first.classes):
+        return x
+    return x if x.classes == first.classes else x.numbered_as(first.classes)
 
 
 def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:

@@ -93,6 +93,7 @@ class UserGraphs(TableForm, GraphSource):
         """Digests of the files instead of their names, and everything that affects how they are read."""
         files = {name: file_identity(Path(getattr(self, name))) for name in _FILES}
         names = column_names(Path(self.nodes), self._formats()(Path(self.nodes)))
+        columns = [name for name in ("type", "relevance") if name in names]
         usual = {
             name
             for name, default in (("delimiter", None), ("encoding", UTF_8))
@@ -101,7 +102,7 @@ class UserGraphs(TableForm, GraphSource):
         return {
             **self.model_dump(mode="json", exclude={*_FILES, *usual}),
             "files": files,
-            "node_columns": [name for name in ("type", "relevance") if name in names],
+            **({"node_columns": columns} if columns else {}),
         }
 
     def _formats(self) -> Callable[[Path], TextFormat]:

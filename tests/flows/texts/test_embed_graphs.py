@@ -355,6 +355,8 @@ def test_graphs_need_a_model_that_reads_them(trained: Trained) -> None:
     encoder: Any = permafrost.open(trained.home).encoder(trained.models["full"], device="cpu")
     with pytest.raises(InputError, match="text 1 is blank"):
         encoder.encode(["one", " "], [None, None])
+    with pytest.raises(InputError, match=r"text 1 is .*half of a surrogate pair"):
+        encoder.encode(["one", "two \ud800"], [None, None])
     with pytest.raises(InputError, match=r"texts\[1\] is None and no text"):
         encoder.encode(["one", None], [None, None])
     column = pd.Series(["one", "two"], index=[7, 8])

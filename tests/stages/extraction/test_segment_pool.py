@@ -5,7 +5,7 @@ import pickle
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -275,17 +275,17 @@ def test_other_tokens_than_those_stored_are_the_same_error(
     here: Extraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(here, here.target("hidden=1"), None)
-    encode = computing.encode
+    encoded_as_before = ExtractTarget.encoded
 
-    def moved(*given: object) -> Encoded:
-        encoded = encode(*given)
+    def moved(target: ExtractTarget, texts: Sequence[str]) -> Encoded:
+        encoded = encoded_as_before(target, texts)
         encoded.token_ids.data[0] += 1
         return encoded
 
     messages: list[str] = []
     for pool in (None, Elsewhere(load_backbone(here.files, "float32", "cpu"))):
         with monkeypatch.context() as patch:
-            patch.setattr(computing, "encode", moved)
+            patch.setattr(ExtractTarget, "encoded", moved)
             with pytest.raises(
                 CorruptDataError, match=r"segment \d of .* holds different tokens"
             ) as error:

@@ -209,7 +209,7 @@ def test_a_heterogeneous_graph_becomes_one_of_one_kind(tmp_path: Path) -> None:
     plain.node_text, plain.text = ["Ann", "Bob", "Oslo"], "What is the weather?"
     plain.y, plain.split = 0, "train"
     fields = permafrost.graphs_from_data([plain], tmp_path, ["in"])
-    assert set(pd.read_parquet(fields["nodes"])["type"]) == {2}
+    assert pd.read_parquet(fields["nodes"]).columns.tolist() == ["graph", "node", "text"]
     assert pd.read_parquet(fields["edges"])["relation"].tolist() == ["in", "in"]
 
 

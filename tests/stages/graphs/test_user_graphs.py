@@ -117,6 +117,11 @@ def test_given_types_and_a_relevance_count(tmp_path: Path) -> None:
     types = ["other", "answer entity", "", 0, "other"]
     nodes = with_column(with_column(NODES, "type", types), "relevance", [0.5, 1, 2, 0, 0])
     corpus = built(write(tmp_path, nodes=nodes))
+    columns = [
+        CORPUS_SOURCES.validate(f).facts().get("node_columns")
+        for f in (write(tmp_path / "a"), write(tmp_path, nodes=nodes))
+    ]
+    assert columns == [None, ["type", "relevance"]], "which triples do not have"
     # The cup is in the text; the kitchen's type is given; nothing is known of the tea.
     assert nodes_of(corpus, 0) == {"": 3, "cup": 0, "kitchen": 1, "tea": 2}
     assert corpus.graphs.node_relevance[:4].tolist() == [0, 0.5, 1, 2]
