@@ -126,6 +126,24 @@ def _source_of(node: Node) -> TaskSource:
     return CORPUS_SOURCES.validate(node.run_facts["config"])
 
 
+def require_task_unchanged(config: MtebTask, key: object, label: str) -> None:
+    """Check that the data of an evaluation task, which were read again, are those that the key was made of.
+
+    Args:
+        config: of the task.
+        key: what the node's config has of it.
+        label: of the node.
+
+    Raises:
+        InputError: they are not.
+    """
+    if to_plain(task_facts(config).key) != key:
+        raise InputError(
+            f"the data of '{label}' changed after they were looked at; nothing was published. Leave them "
+            "alone and run again"
+        )
+
+
 def _require_unchanged(node: Node, now: object) -> None:
     """A key stands for the bytes that were hashed; others must not be published under it."""
     if now != node.config:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
+from permafrost.flows.nodes.corpora import require_task_unchanged
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.corpus import Corpus
@@ -53,6 +54,7 @@ class Evaluate(Stage):
         )
         config = EVALUATION_TASKS.validate(facts["config"])
         result = evaluate_task(config, facts["task"], embedding)
+        require_task_unchanged(config, node.config["task"], node.label)
         result.save(draft.folder)
         draft.summary = {
             **{n: facts[n] for n in ("method", "task", "seed")},

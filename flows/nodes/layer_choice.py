@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.nodes.corpora import require_task_unchanged
 from permafrost.flows.nodes.evaluating import features_of, n_prompts
 from permafrost.flows.nodes.reading import sizes_of
 from permafrost.flows.stage import Stage
@@ -52,6 +53,9 @@ class ChooseLayers(Stage):
         stores = next(iter(node.config["tasks"].values()))["stores"]
         config = EmbedConfig.model_validate(node.config["method"])
         chosen = choose_by_tasks(config, sizes_of(node), n_prompts(stores), tasks, most, progress)
+        for task in tasks:
+            key = node.config["tasks"][task.name]["key"]
+            require_task_unchanged(task.config, key, node.label)
         chosen.save(draft.folder)
         draft.summary = {"method": facts["method"], **chosen.choice}
 
