@@ -7,35 +7,42 @@ name, outside the packages too. A choice by string at run time cannot be followe
 module-level table that names its members, which are then all reached.
 """
 
+import hashlib
+import importlib.util
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from threading import Lock
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
-from permafrost.storage.source_facts import ALL, Definition, SourceFacts, source_facts
+from permafrost.storage.source_facts import ALL, Definition, SourceFacts, Target, source_facts
 
 Place = tuple[str, str]
 """Module and top-level name."""
 EFFECTS = "(import effects)"
 """In the place of a name: what a module does when it is imported."""
+COMPILED = "(compiled)"
+"""In the place of a name: a module that has no source, whole."""
 WITH_IMPORTS = "+"
 """Between the digest of a definition and that of what imports bind of the names that it mentions, which
 earlier versions did not record."""
 
 
+_OURS = __name__.partition(".")[0]
 _SOURCES: dict[str, str] = {}
 """Sources of modules that were loaded from memory, or reloaded after an edit."""
 _READ: dict[str, tuple[Path, float]] = {}
 """The file of a module and when it was read, in seconds since the epoch."""
 _LOADED: dict[str, float] = {}
 """When a module was first seen to be loaded, in seconds since the epoch."""
+_SPECS: dict[str, ModuleSpec | None] = {}
+"""What modules that are none of ours had been loaded by then: a reload gives a module another one."""
 _LOADING = Lock()
 """Held while the modules of a node are imported. An import that fails in one thread leaves half a module to
 another one, and Python before 3.11.8 cannot parse sources in two threads, as import hooks do that check
@@ -47,9 +54,7 @@ def use_source(module: str, source: str) -> None:
     if _SOURCES.get(module) != source:
         _SOURCES[module] = source
         _MODULES.pop(module, None)
-        _IS_MODULE.clear()
-        _RESOLVED.clear()
-        _FINGERPRINTS.clear()
+        _forget_what_follows()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> 
     if len(sys.modules) != len(_LOADED):
         for name in set(sys.modules) - _LOADED.keys():
             _LOADED[name] = time.time()
+            if not _is_ours(name):
+                _SPECS[name] = getattr(sys.modules.get(name), "__spec__", None)
     if isinstance(entry, str):
         module, _, name = entry.partition(":")
     else:
@@ -113,8 +120,8 @@ def load(definitions: Iterable[str]) -> None:
 
 _MODULES: dict[str, SourceFacts] = {}
 _IS_MODULE: dict[str, bool] = {}
-_RESOLVED: dict[tuple[str, ...], dict[Place, Place | None]] = {}
-"""Resolved names by packages."""
+_REACHED: dict[tuple[str, ...], dict[tuple[str, ...], tuple[Place, ...]]] = {}
+"""What dotted names lead to, by packages: a module and names in it."""
 _FINGERPRINTS: dict[tuple[str, str, tuple[str, ...]], CodeFingerprint] = {}
 
 
@@ -127,46 +134,114 @@ def _fingerprint(module: str, name: str, packages: tuple[str, ...]) -> CodeFinge
 
 def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerprint:
     seen: dict[str, str] = {}
-    queue: list[Place] = [(module, name)]
+    queue: list[Place] = list(_reach((module, name), packages))
+    ran: set[str] = set()
     while queue:
         module, name = queue.pop()
-        found = (module, name) if name == EFFECTS else _resolve(module, name, packages)
-        if found is None or f"{found[0]}:{found[1]}" in seen:
+        if f"{module}:{name}" in seen:
             continue
-        facts = _facts(found[0])
-        part = facts.effects if name == EFFECTS else facts.definitions[found[1]]
+        if name == COMPILED:
+            seen[f"{module}:{name}"] = _digest_of_file(module)
+            continue
+        facts = _facts(module)
+        if module not in ran:
+            ran.add(module)
+            queue.extend((run, EFFECTS) for run in _run_by(module, facts, packages))
+        part = facts.effects if name == EFFECTS else facts.definitions[name]
         if part is None:
             continue
-        bound = sorted(set(_bound(facts, part)))
-        seen[f"{found[0]}:{found[1]}"] = part.digest + (
-            f"{WITH_IMPORTS}{digest(bound)[:8]}" if bound else ""
-        )
-        queue.extend(set(_references(found[0], part, packages)))
-        queue.extend((run, EFFECTS) for run in (found[0], *_run_by(facts, packages)))
+        seen[f"{module}:{name}"] = _digest_of(facts, part)
+        queue.extend(_references(module, part, packages))
+        if not _is_ours(module):
+            queue.extend((run, EFFECTS) for run in _modules_of(part.run, packages))
     return CodeFingerprint(dict(sorted(seen.items())))
 
 
-def _run_by(facts: SourceFacts, packages: tuple[str, ...]) -> Iterator[str]:
-    """Modules of the packages that a module's plain imports run."""
-    return (run for run in facts.run if _is_project(run, packages) and _is_module(run))
+def _digest_of(facts: SourceFacts, part: Definition) -> str:
+    bound = sorted(set(_bound(facts, part)))
+    return part.digest + (f"{WITH_IMPORTS}{digest(bound)[:8]}" if bound else "")
+
+
+def _digest_of_file(module: str) -> str:
+    return hashlib.sha256(_place_of(module).read_bytes()).hexdigest()[:16]
+
+
+def other_code(definitions: Mapping[str, str]) -> str | None:
+    """The first of these definitions, by `module:name` and its digest, that is none of ours and has another
+    digest in this process, or is not there; None if all are as they were."""
+    for known, wanted in definitions.items():
+        module, _, name = known.partition(":")
+        if _is_ours(module):
+            continue
+        if name == COMPILED:
+            now = _digest_of_file(module) if _is_module(module) else None
+        else:
+            facts = _facts(module) if _has_source(module) else None
+            part = None
+            if facts is not None:
+                part = facts.effects if name == EFFECTS else facts.definitions.get(name)
+            now = None if facts is None or part is None else _digest_of(facts, part)
+        if now != wanted:
+            return known
+    return None
+
+
+def forget_others() -> None:
+    """Look at modules that are none of ours anew; one that was reloaded since counts as loaded now."""
+    for name in [name for name in _MODULES if not _is_ours(name)]:
+        del _MODULES[name]
+    for name, spec in list(_SPECS.items()):
+        now = getattr(sys.modules.get(name), "__spec__", None)
+        if now is not None and now is not spec:
+            _SPECS[name], _LOADED[name] = now, time.time()
+    _forget_what_follows()
+
+
+def _forget_what_follows() -> None:
+    _IS_MODULE.clear()
+    _REACHED.clear()
+    _FINGERPRINTS.clear()
+
+
+def _run_by(module: str, facts: SourceFacts, packages: tuple[str, ...]) -> Iterator[str]:
+    """Modules of the packages that run when a module is imported: itself, and what its imports name.
+
+    Of our own modules what plain imports name alone: none of ours has an effect beyond that (a test). Of
+    others also packages around them, and what `from` imports name.
+    """
+    yield module
+    if _is_ours(module):
+        yield from (run for run in facts.run if _is_project(run, packages) and _has_source(run))
+        return
+    targets = {target for every in facts.imports.values() for target in every}
+    yield from _modules_of(
+        {*targets, *((run, None) for run in facts.run), (module, None)}, packages
+    )
+
+
+def _modules_of(targets: Iterable[Target], packages: tuple[str, ...]) -> Iterator[str]:
+    """The modules that these imports run, packages around them included."""
+    for target, inner in targets:
+        parts = target.split(".") + ([] if inner in (None, ALL) else [str(inner)])
+        for n in range(1, len(parts) + 1):
+            if _is_project(name := ".".join(parts[:n]), packages) and _has_source(name):
+                yield name
 
 
 def _bound(facts: SourceFacts, part: Definition) -> Iterator[tuple[str, str, str]]:
     """The names of imports that a definition mentions: name, module, and the name there or nothing."""
-    everything = (name for name, (_, inner) in facts.imports.items() if inner == ALL)
+    everything = (name for name in facts.imports if name.startswith(f"{ALL} "))
     for name in (*(first for first, *_ in part.names if first in facts.imports), *everything):
-        target, inner = facts.imports[name]
-        yield name, target, inner or ""
+        for target, inner in facts.imports[name]:
+            yield name, target, inner or ""
 
 
 def _facts(module: str) -> SourceFacts:
     if module not in _MODULES:
-        spec = _spec(module)
-        assert spec is not None, f"{module} cannot be imported"
-        assert spec.origin is not None, f"{module} has no source"
         source = _SOURCES.get(module)
-        source = _read(module, Path(spec.origin)) if source is None else source
-        is_package = spec.submodule_search_locations is not None
+        source = _read(module, _place_of(module)) if source is None else source
+        spec = _spec(module)
+        is_package = spec is not None and spec.submodule_search_locations is not None
         _MODULES[module] = source_facts(source, module, is_package)
     return _MODULES[module]
 
@@ -189,7 +264,7 @@ def _spec(name: str) -> ModuleSpec | None:
         return getattr(loaded, "__spec__", None)
     package, _, _ = name.rpartition(".")
     if not package:
-        return PathFinder.find_spec(name)
+        return importlib.util.find_spec(name)  # by any finder, such as an editable installation's
     outer = _spec(package)
     inside = None if outer is None else outer.submodule_search_locations
     return None if inside is None else PathFinder.find_spec(name, inside)
@@ -199,77 +274,90 @@ def _is_project(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == p or module.startswith(f"{p}.") for p in packages)
 
 
+def _place_of(module: str) -> Path:
+    spec = _spec(module)
+    assert spec is not None, f"{module} cannot be imported"
+    assert spec.origin is not None, f"{module} has no file"
+    return Path(spec.origin)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == _OURS
+
+
 def _is_module(name: str) -> bool:
+    """Whether it is one, or a package without an `__init__`."""
     if name not in _IS_MODULE:
         spec = _spec(name)
-        _IS_MODULE[name] = spec is not None and spec.origin is not None
+        _IS_MODULE[name] = spec is not None and (
+            spec.origin is not None or spec.submodule_search_locations is not None
+        )
     return _IS_MODULE[name]
 
 
-def _resolve(module: str, name: str, packages: tuple[str, ...]) -> Place | None:
-    """Follow re-exports to where `name` is defined; None outside the project or for modules."""
-    known = _RESOLVED.setdefault(packages, {})
-    if (module, name) not in known:
-        known[module, name] = _followed(module, name, packages)
-    return known[module, name]
+def _has_source(name: str) -> bool:
+    spec = _spec(name) if name in _SOURCES or _is_module(name) else None
+    if spec is None or spec.origin is None:
+        return False
+    return name in _SOURCES or spec.origin.endswith(tuple(SOURCE_SUFFIXES))
 
 
-def _followed(module: str, name: str, packages: tuple[str, ...]) -> Place | None:
-    while _is_project(module, packages) and _is_module(module):
-        facts = _facts(module)
-        if name in facts.definitions:
-            return module, name
-        if name not in facts.imports:
-            everything = (target for target, inner in facts.imports.values() if inner == ALL)
-            found = (_resolve(target, name, packages) for target in everything)
-            return next((place for place in found if place is not None), None)
-        target, inner = facts.imports[name]
-        if inner is None or (
-            _is_module(f"{target}.{inner}") and not _binds(target, inner, packages)
-        ):
-            return None
-        module, name = target, inner
-    return None
+def _reach(names: tuple[str, ...], packages: tuple[str, ...]) -> tuple[Place, ...]:
+    """The definitions that a module and names in it lead to, followed through imports: several where branches
+    bind a name to several things, all of a module that stands for itself, none outside the packages."""
+    known = _REACHED.setdefault(packages, {})
+    if names not in known:
+        known[names] = tuple(dict.fromkeys(_followed(names, packages, set())))
+    return known[names]
 
 
-def _binds(package: str, name: str, packages: tuple[str, ...]) -> bool:
+def _followed(
+    names: tuple[str, ...], packages: tuple[str, ...], seen: set[tuple[str, ...]]
+) -> Iterator[Place]:
+    if names in seen:
+        return  # modules may import each other
+    seen.add(names)
+    module, *rest = names
+    if not (_is_project(module, packages) and _is_module(module)):
+        return
+    if not _has_source(module):
+        spec = _spec(module)
+        if spec is not None and spec.origin is not None:
+            yield module, COMPILED
+        elif rest:
+            yield from _followed((f"{module}.{rest[0]}", *rest[1:]), packages, seen)
+        return
+    facts = _facts(module)
+    if not rest:
+        yield from ((module, defined) for defined in facts.definitions)
+        return
+    first, *more = rest
+    if first in facts.definitions:
+        yield module, first
+    for target, inner in facts.imports.get(first, ()):
+        named = () if inner is None else (inner,)
+        if (target, *named) == (module, first):
+            continue  # a package that imports a module of its own, which is followed below
+        yield from _followed((target, *named, *more), packages, seen)
+    if first not in facts.definitions and first not in facts.imports:
+        for targets in facts.imports.values():
+            for target, inner in targets:
+                if inner == ALL:
+                    yield from _followed((target, *rest), packages, seen)
+    if _is_module(f"{module}.{first}") and not _binds(facts, module, first):
+        yield from _followed((f"{module}.{first}", *more), packages, seen)
+
+
+def _binds(facts: SourceFacts, package: str, name: str) -> bool:
     """Whether a package binds the name of one of its modules to something else, as in
     `from package.name import name`."""
-    if not (_is_project(package, packages) and _is_module(package)):
-        return False
-    facts = _facts(package)
-    return name in facts.definitions or facts.imports.get(name, (package, name)) != (
-        package,
-        name,
-    )
+    bound = facts.imports.get(name, ((package, name),))
+    return name in facts.definitions or (package, name) not in bound
 
 
-def _references(module: str, read: Definition, packages: tuple[str, ...]) -> list[Place]:
-    """The references of a definition, as (module, name) pairs to resolve."""
-    found: list[Place] = []
-    imports = _facts(module).imports
-    for first, *rest in read.names:
-        found.append((module, first))
-        if first in imports:
-            found.extend(_attribute(*imports[first], rest, packages))
+def _references(module: str, read: Definition, packages: tuple[str, ...]) -> Iterator[Place]:
+    """What a definition mentions."""
+    for names in read.names:
+        yield from _reach((module, *names), packages)
     for target, inner, rest in read.imported:
-        if inner is not None:
-            found.append((target, inner))
-        found.extend(_attribute(target, inner, rest, packages))
-    return found
-
-
-def _attribute(
-    module: str, name: str | None, rest: Sequence[str], packages: tuple[str, ...]
-) -> list[Place]:
-    """The definition that `poolings.mean` refers to if `poolings` is a project module, or all those of a
-    module that stands for itself; else empty."""
-    path = module
-    for part in (name, *rest) if name is not None else rest:
-        if not (_is_project(path, packages) and _is_module(path)):
-            return []
-        if not _is_module(f"{path}.{part}") or _binds(path, part, packages):
-            return [(path, part)]
-        path = f"{path}.{part}"
-    is_ours = _is_project(path, packages) and _is_module(path)
-    return [(path, defined) for defined in _facts(path).definitions] if is_ours else []
+        yield from _reach((target, *(() if inner is None else (inner,)), *rest), packages)

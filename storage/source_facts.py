@@ -6,6 +6,7 @@ another version of Python or another version of this module is not used, whateve
 """
 
 import ast
+import contextlib
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ class Definition:
     imported: frozenset[tuple[str, str | None, Names]]
     """The same for names bound by an import inside the definition, each with the module and its name
     there."""
+    run: frozenset[Target] = frozenset()
+    """Whatever imports inside the definition name, mentioned or not."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class SourceFacts:
     """The top-level names of one module."""
 
     definitions: Mapping[str, Definition]
-    imports: Mapping[str, Target]
-    """By local name; those of `from a import *` by `* a`."""
+    imports: Mapping[str, tuple[Target, ...]]
+    """By local name, all that branches bind it to; those of `from a import *` by `* a`."""
     run: frozenset[str]
     """Modules that `import a.b` runs, whatever name it binds."""
     effects: Definition | None
@@ -70,7 +73,10 @@ def source_facts(source: str, module: str, is_package: bool) -> SourceFacts:
     if (fields := kept("code", module, made_from)) is not None:
         return SourceFacts(
             {name: _definition(one) for name, one in fields["definitions"].items()},
-            {name: (target, inner) for name, (target, inner) in fields["imports"].items()},
+            {
+                name: tuple((target, inner) for target, inner in targets)
+                for name, targets in fields["imports"].items()
+            },
             frozenset(fields["run"]),
             None if fields["effects"] is None else _definition(fields["effects"]),
         )
@@ -86,16 +92,17 @@ def source_facts(source: str, module: str, is_package: bool) -> SourceFacts:
 
 
 def _definition(fields: Sequence[Any]) -> Definition:
-    digest, names, imported = fields
+    digest, names, imported, run = fields
     return Definition(
         digest,
         frozenset(map(tuple, names)),
         frozenset((module, name, tuple(rest)) for module, name, rest in imported),
+        frozenset((module, name) for module, name in run),
     )
 
 
 def _plain(one: Definition) -> list[Any]:
-    return [one.digest, list(one.names), list(one.imported)]
+    return [one.digest, list(one.names), list(one.imported), list(one.run)]
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class _Found:
     package: str
     """From which relative imports count."""
     definitions: dict[str, list[ast.stmt]] = field(default_factory=dict[str, list[ast.stmt]])
-    imports: dict[str, Target] = field(default_factory=dict[str, Target])
+    imports: dict[str, dict[Target, None]] = field(default_factory=dict[str, dict[Target, None]])
     run: set[str] = field(default_factory=set[str])
     effects: list[ast.stmt] = field(default_factory=list[ast.stmt])
 
@@ -115,7 +122,7 @@ def _read(source: str, package: str) -> SourceFacts:
     _collect(syntax_tree(source).body, found)
     return SourceFacts(
         {name: _defined(statements, package) for name, statements in found.definitions.items()},
-        found.imports,
+        {name: tuple(targets) for name, targets in found.imports.items()},
         frozenset(found.run),
         _defined(found.effects, package) if found.effects else None,
     )
@@ -125,7 +132,7 @@ def _collect(statements: Sequence[ast.stmt], found: _Found) -> None:
     for statement in statements:
         match statement:
             case ast.Import() | ast.ImportFrom():
-                found.imports.update(_imported(statement, found.package))
+                _add(found, _imported(statement, found.package))
                 if isinstance(statement, ast.Import):
                     found.run.update(a.name for a in statement.names)
             case (
@@ -134,6 +141,7 @@ def _collect(statements: Sequence[ast.stmt], found: _Found) -> None:
                 | ast.ClassDef(name=name)
             ):
                 found.definitions.setdefault(name, []).append(statement)
+                _add(found, _global_imports(statement, found.package))
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 _bind(statement, found)
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -152,9 +160,30 @@ def _nested(statement: ast.stmt) -> list[ast.stmt]:
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt):
             inner.append(child)
-        elif isinstance(child, ast.ExceptHandler):
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
             inner.extend(child.body)
     return inner
+
+
+def _add(found: _Found, imports: Mapping[str, Target]) -> None:
+    for name, target in imports.items():
+        found.imports.setdefault(name, {})[target] = None
+
+
+def _global_imports(function: ast.stmt, package: str) -> dict[str, Target]:
+    """What functions import for the whole module, by `global`."""
+    declared = {
+        n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names
+    }
+    if not declared:
+        return {}
+    return {
+        name: target
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name, target in _imported(node, package).items()
+        if name in declared
+    }
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, package: str) -> dict[str, Target]:
@@ -186,14 +215,24 @@ def _bind(statement: ast.stmt, found: _Found) -> None:
 
 def _defined(statements: Sequence[ast.stmt], package: str) -> Definition:
     names, imported = set[Names](), set[tuple[str, str | None, Names]]()
+    run = set[Target]()
     for statement in statements:
         local = _local_imports(statement, package)
+        run.update(_run_inside(statement, package))
         for first, *rest in _mentioned(statement):
-            if first in local:
-                imported.update((*target, tuple(rest)) for target in local[first])
-            else:
-                names.add((first, *rest))
-    return Definition(_digest(statements), frozenset(names), frozenset(imported))
+            # Another function of a class may mean the module's own name.
+            names.add((first, *rest))
+            imported.update((*target, tuple(rest)) for target in local.get(first, ()))
+    return Definition(_digest(statements), frozenset(names), frozenset(imported), frozenset(run))
+
+
+def _run_inside(statement: ast.stmt, package: str) -> Iterator[Target]:
+    """Whatever imports inside functions name."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import):
+            yield from ((a.name, None) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _imported(node, package).values()
 
 
 def _local_imports(statement: ast.stmt, package: str) -> dict[str, set[Target]]:
@@ -213,8 +252,19 @@ def _mentioned(statement: ast.stmt) -> Iterator[Names]:
         node = left.pop()
         if names := _dotted(node):
             yield names
-        else:
-            left.extend(ast.iter_child_nodes(node))
+            continue
+        if isinstance(node, ast.AnnAssign):
+            left.extend(_quoted_types(node.annotation))
+        left.extend(ast.iter_child_nodes(node))
+
+
+def _quoted_types(annotation: ast.expr) -> Iterator[ast.AST]:
+    """The types that a field's annotation names in quotation marks."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Other words are of no type, as in Literal["span"], and mean nothing here.
+            with contextlib.suppress(SyntaxError, ValueError):
+                yield syntax_tree(node.value.strip())
 
 
 def _dotted(node: ast.AST) -> Names:

@@ -22,6 +22,7 @@ from permafrost.stages.extraction.segment_pool import SegmentTask, compute_segme
 from permafrost.storage.errors import IdentityMismatchError, InputError, PermafrostError
 from permafrost.storage.features.receipts import committed_arrays
 from permafrost.storage.features.segment_drafts import SealedSegment
+from permafrost.storage.fingerprint import other_code
 from permafrost.storage.quoting import quoted
 
 TOLD_EVERY_S = 0.2
@@ -166,6 +167,11 @@ def compute(node: Node, home: str, runtime: RunRuntime, line: Line) -> None:
         return
     torch.set_num_threads(threads_of_workers(runtime))
     with line.logs(), errors_located():
+        if (other := other_code(node.code)) is not None:
+            raise UnlikeWorkerError(
+                get_worker().address,
+                f"has no {other}, or another one, which this process has in its keys",
+            )
         make(node, context, ToldProgress(line), _this_worker())
 
 

@@ -14,7 +14,7 @@ _serial = count()
 
 def forget() -> None:
     """As in a new process."""
-    for known in (module._MODULES, module._IS_MODULE, module._RESOLVED, module._FINGERPRINTS):
+    for known in (module._MODULES, module._IS_MODULE, module._REACHED, module._FINGERPRINTS):
         known.clear()
 
 

@@ -164,7 +164,7 @@ def test_what_is_reached_by_imports_inside_functions_is_read_and_not_imported(
     package.write("main", "def run(x):\n    from PKG.heavy.deep import step\n    return step(x)\n")
     package.write("heavy/__init__", "raise RuntimeError('seconds')\n")
     package.write("heavy/deep", "import torch\n\ndef step(x):\n    return torch.relu(x)\n")
-    assert package.reached() == {"main:run", "heavy.deep:step"}
+    assert package.reached() == {"main:run", "heavy.deep:step", "heavy:(import effects)"}
 
 
 def late(package: Package) -> CodeFingerprint:

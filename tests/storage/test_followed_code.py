@@ -1,8 +1,13 @@
 """Every way by which code leads to other code is followed, and what imports bind counts."""
 
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
 import pytest
 
+import permafrost
 from permafrost.storage.fingerprint import fingerprint
+from permafrost.storage.source_facts import source_facts
 from tests.storage.code_packages import Package
 
 CASES: dict[str, tuple[dict[str, str], str]] = {
@@ -204,6 +209,124 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         },
         "far",
     ),
+    "folder without an __init__": (
+        {
+            "main": "from PKG.loose import words\ndef run():\n    return words.helper()\n",
+            "loose/words": "def helper():\n    return 1\n",
+        },
+        "loose/words",
+    ),
+    "attribute of a module in a folder without an __init__": (
+        {
+            "main": "import PKG.loose.words\ndef run():\n    return PKG.loose.words.helper()\n",
+            "loose/words": "def helper():\n    return 1\n",
+        },
+        "loose/words",
+    ),
+    "module re-exported under another name": (
+        {
+            "main": "from PKG.inner import F\ndef run():\n    return F.helper()\n",
+            "inner/__init__": "from . import functional as F\n",
+            "inner/functional": "def helper():\n    return 1\n",
+        },
+        "inner/functional",
+    ),
+    "re-exported module in a table": (
+        {
+            "main": "from PKG.inner import F\nT = {'a': F}\ndef run():\n    return T\n",
+            "inner/__init__": "import PKG.inner.functional as F\n",
+            "inner/functional": "def helper():\n    return 1\n",
+        },
+        "inner/functional",
+    ),
+    "import with a definition for where it fails": (
+        {
+            "main": "try:\n    from PKG.far import f\nexcept ImportError:\n    def f():\n        return 0\n"
+            "def run():\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "definition that an import replaces": (
+        {
+            "main": "def f():\n    return 0\nfrom PKG.far import f\ndef run():\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "import in the first of two branches": (
+        {
+            "main": "try:\n    from PKG.far import f\nexcept ImportError:\n    from PKG.near import f\n"
+            "def run():\n    return f()\n",
+            "near": "def f():\n    return 0\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "second of two star imports": (
+        {
+            "main": "from PKG.near import *\nfrom PKG.far import *\ndef run():\n    return f()\n",
+            "near": "def f():\n    return 0\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "constant that the package around sets": (
+        {
+            "main": "from PKG.inner.core import f\ndef run():\n    return f()\n",
+            "inner/__init__": "from . import core\ncore.SCALE = 1\n",
+            "inner/core": "SCALE = 0\ndef f():\n    return SCALE\n",
+        },
+        "inner/__init__",
+    ),
+    "module named in a from-import for its effect": (
+        {
+            "main": "from PKG import patch\nfrom PKG.table import T\ndef run():\n    return T\n",
+            "patch": "from .table import T\nT['a'] = 1\n",
+            "table": "T = {}\n",
+        },
+        "patch",
+    ),
+    "module imported for its effect inside a function": (
+        {
+            "main": "from PKG.table import T\ndef run():\n    import PKG.patch\n    return T\n",
+            "patch": "from .table import T\nT['a'] = 1\n",
+            "table": "T = {}\n",
+        },
+        "patch",
+    ),
+    "module's name beside another function's own": (
+        {
+            "main": "from PKG.far import f\nclass run:\n    def a(self):\n        from PKG.near import f\n"
+            "        return f()\n    def b(self):\n        return f()\n",
+            "near": "def f():\n    return 0\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "type of a field in quotation marks": (
+        {
+            "main": "from PKG.far import Opts\nclass run:\n    o: 'list[Opts]'\n",
+            "far": "class Opts:\n    x: int = 1\n",
+        },
+        "far",
+    ),
+    "import in a match": (
+        {
+            "main": "import sys\nmatch sys.platform:\n    case _:\n        from PKG.far import f\n"
+            "def run():\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
+    "import of a global name inside a function": (
+        {
+            "main": "def load():\n    global f\n    from PKG.far import f\n"
+            "def run():\n    load()\n    return f()\n",
+            "far": "def f():\n    return 1\n",
+        },
+        "far",
+    ),
 }
 
 
@@ -237,6 +360,37 @@ def test_what_an_import_binds_counts(package: Package, case: str) -> None:
         package.write("main", f"{bound}\nother = None\ndef run():\n    return r, other\n")
         found.append(package.fingerprint().digest)
     assert found[0] != found[1]
+
+
+def test_a_module_without_source_counts_by_its_bytes(package: Package) -> None:
+    package.write("main", "def run():\n    from PKG.fast import f\n    return f()\n")
+    path = package.folder / f"fast{EXTENSION_SUFFIXES[0]}"
+    found: list[str] = []
+    for content in (b"\x7fELF\xff 1", b"\x7fELF\xff 2"):
+        path.write_bytes(content)
+        found.append(package.fingerprint().digest)
+    assert package.reached() == {"main:run", "fast:(compiled)"}
+    assert found[0] != found[1]
+
+
+def test_modules_that_take_all_of_each_other_end_and_lose_nothing(package: Package) -> None:
+    package.write("near", "from PKG.far import *\ndef a():\n    return 1\n")
+    package.write("far", "from PKG.near import *\ndef b():\n    return 2\n")
+    package.write(
+        "main", "from PKG import near, far\ndef run():\n    return far.a(), near.b(), near.a()\n"
+    )
+    assert package.reached() == {"main:run", "near:a", "far:b"}
+
+
+def test_our_packages_do_nothing_when_they_are_imported() -> None:
+    """So that keys need not follow what runs around our own modules."""
+    rooms = [path.resolve() for path in Path(permafrost.__path__[0]).iterdir() if path.is_dir()]
+    files = [path for room in rooms for path in room.rglob("__init__.py")]
+    assert len(files) > 20
+    for path in files:
+        assert source_facts(path.read_text(), "permafrost.any", is_package=True).effects is None, (
+            path
+        )
 
 
 def test_a_definition_has_the_same_digests_from_wherever_it_is_reached(package: Package) -> None:

@@ -55,7 +55,7 @@ def test_a_source_is_read_once_and_then_kept(n_read: list[str]) -> None:
     assert facts() == first
     assert n_read == [SOURCE]
     assert first.definitions.keys() == {"SCALE", "run"}
-    assert first.imports["one"] == ("pkg.near", "step")
+    assert first.imports["one"] == (("pkg.near", "step"),)
     assert ("pkg.far", "deep", ()) in first.definitions["run"].imported
     assert first.effects is not None
 
@@ -75,7 +75,7 @@ def test_the_content_counts_and_not_the_time(n_read: list[str], cache: Path) -> 
 def test_where_relative_imports_count_from_is_part_of_it(n_read: list[str]) -> None:
     facts()
     inside = source_facts(SOURCE, "pkg.main", is_package=True)
-    assert inside.imports["one"] == ("pkg.main.near", "step")
+    assert inside.imports["one"] == (("pkg.main.near", "step"),)
 
 
 def test_another_python_or_another_version_of_the_reader_reads_again(
@@ -131,7 +131,7 @@ def test_what_only_readers_of_types_import_has_no_effect_and_is_followed_from_an
         "def run(x: Tensor): ...\n"
     )
     assert found.effects is None
-    assert found.imports["Tensor"] == ("pkg.heavy", "Tensor")
+    assert found.imports["Tensor"] == (("pkg.heavy", "Tensor"),)
     assert ("Tensor",) in found.definitions["run"].names
 
 
