@@ -170,7 +170,7 @@ def compute(node: Node, home: str, runtime: RunRuntime, line: Line) -> None:
         if (other := other_code(node.code)) is not None:
             raise UnlikeWorkerError(
                 get_worker().address,
-                f"has no {other}, or another one, which this process has in its keys",
+                f"has another {other} than this process, or none",
             )
         make(node, context, ToldProgress(line), _this_worker())
 

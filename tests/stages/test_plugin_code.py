@@ -1,14 +1,19 @@
 """Code that plug-ins bring along counts in keys, and that of installed packages does not."""
 
 import importlib
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from permafrost.stages import plugins
-from permafrost.storage.fingerprint import fingerprint
+from permafrost.storage import fingerprint as code
+from permafrost.storage.errors import InputError
+from permafrost.storage.fingerprint import fingerprint, other_code
+from tests.storage.code_packages import forget
 
 SOURCE = """
 import json
@@ -31,12 +36,15 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "layers.py").write_text("def act(x):\n    return x + 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
+    forget()
+    code._LOADED.clear()
     known = plugins._PLUGINS
     before = dict(known.loaded), known.in_use, dict(known.registered)
     yield folder
     known.loaded, known.in_use, known.registered = before
-    for name in [n for n in sys.modules if n.startswith("mylib_beside")]:
+    for name in [n for n in sys.modules if n.split(".")[0].endswith("_beside")]:
         del sys.modules[name]
+    forget()
 
 
 def test_a_package_beside_a_plugin_file_counts(beside: Path, tmp_path: Path) -> None:
@@ -56,3 +64,87 @@ def test_the_package_of_a_registered_class_counts(beside: Path) -> None:
     plugins.register(vars(module)["Mine"])
     found = fingerprint(vars(module)["Mine"], plugins.packages()).definitions
     assert {"mylib_beside.heads:Mine", "mylib_beside.layers:act"} <= found.keys()
+
+
+def test_what_a_package_beside_a_plugin_imports_counts_too(beside: Path, tmp_path: Path) -> None:
+    """Loose files, each of which imports the next one, the last inside a function."""
+    for name, source in {
+        "loose_one_beside": "from loose_two_beside import act\n",
+        "loose_two_beside": "def act(x):\n    from loose_three_beside import SCALE\n    return SCALE * x\n",
+        "loose_three_beside": "SCALE = 1\n",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    (beside / "layers.py").write_text("import loose_one_beside\nact = loose_one_beside.act\n")
+    path = tmp_path / "mine_beside.py"
+    path.write_text(SOURCE)
+    plugins.use_files([path])
+    (plugin,) = plugins.in_use()
+    found = fingerprint(vars(plugin.module)["Mine"], plugins.packages()).definitions
+    assert {"loose_two_beside:act", "loose_three_beside:SCALE"} <= found.keys()
+
+
+def test_a_package_that_an_import_hook_finds_is_none_of_an_installers(
+    beside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an editable installation has one."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "hooked_beside.py").write_text("def act(x):\n    return x\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            if name != "hooked_beside":
+                return None
+            place = folder / "hooked_beside.py"
+            return importlib.util.spec_from_file_location(name, place)
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    path = tmp_path / "mine_beside.py"
+    path.write_text(
+        "class Mine:\n    def run(self, x):\n        from hooked_beside import act\n        return act(x)\n"
+    )
+    plugins.use_files([path])
+    (plugin,) = plugins.in_use()
+    found = fingerprint(vars(plugin.module)["Mine"], plugins.packages()).definitions
+    assert "hooked_beside:act" in found
+
+
+def test_a_reloaded_helper_has_the_digest_of_what_runs(beside: Path) -> None:
+    """As in a notebook: edit, reload both, register again."""
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+
+    def helper() -> str:
+        return fingerprint(vars(heads)["Mine"], plugins.packages()).definitions[
+            "mylib_beside.layers:act"
+        ]
+
+    plugins.register(vars(heads)["Mine"])
+    before = helper()
+    layers = sys.modules["mylib_beside.layers"]
+    (beside / "layers.py").write_text("def act(x):\n    return x + 2\n")
+    past = time.time() - 1
+    os.utime(beside / "layers.py", (past, past))
+    importlib.reload(layers)
+    importlib.reload(heads)
+    plugins.register(vars(heads)["Mine"])
+    assert layers.act(1) == 3
+    assert helper() != before
+    # Edited and not reloaded: what runs is in no file.
+    time.sleep(0.02)
+    (beside / "layers.py").write_text("def act(x):\n    return x + 3\n")
+    plugins.register(vars(heads)["Mine"])
+    with pytest.raises(InputError, match="was changed after this process had loaded it"):
+        helper()
+
+
+def test_a_process_with_other_code_of_a_helper_is_told_apart(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(vars(heads)["Mine"])
+    found = fingerprint(vars(heads)["Mine"], plugins.packages()).definitions
+    assert other_code(found) is None
+    assert other_code({"permafrost.stages.kinds:any": "0" * 16}) is None, "another check has ours"
+    for name in ("mylib_beside.layers:act", "mylib_beside.layers:gone", "gone_beside:act"):
+        assert other_code(found | {name: "0" * 16}) == name
