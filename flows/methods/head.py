@@ -31,6 +31,7 @@ from permafrost.stages.fit.metrics import Metric
 from permafrost.stages.fit.optim import OptimConfig
 from permafrost.stages.fit.splits import require_trainable
 from permafrost.stages.heads.head import HeadConfig
+from permafrost.stages.heads.matching import require_widths_of_a_grid
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.scored import ScoreConfig, scored_examples
 from permafrost.storage.artifacts import Draft
@@ -80,6 +81,7 @@ class HeadMethod(EvaluatedMethod):
     @model_validator(mode="after")
     def _grid_is_of_the_fit(self) -> "HeadMethod":
         try:
+            require_widths_of_a_grid(self.grid)
             self.candidates(self.task_kinds[0], "accuracy", 0)
         except InputError as error:
             raise ValueError(str(error)) from error

@@ -15,7 +15,7 @@ from permafrost.stages.fit.grid import flat
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import PretrainedEncoders
 from permafrost.stages.freeze.fit_pairs import fit_pairs, predict
-from permafrost.stages.freeze.graded import graded_pairs
+from permafrost.stages.freeze.graded import graded_pairs, scaled_pairs
 from permafrost.stages.freeze.pair_fit import PairFitResult, load_pair_fit
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import Scores, predictions_table
@@ -46,7 +46,7 @@ def fit_corpus(
     """
     train, dev = (graded_pairs(corpus, split, label_range) for split in ("train", "dev"))
     kept = config.test_by_epoch == "kept"
-    test = graded_pairs(corpus, "test", label_range) if kept else None
+    test = scaled_pairs(corpus, "test", label_range) if kept else None
     return fit_pairs(config, latents, train, dev, autoencoders, progress, device, checkpoint, test)
 
 

@@ -59,6 +59,20 @@ class GradedPairs:
             )
 
 
+def scaled_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:
+    """The pairs of a split, with labels rescaled from `label_range` to 0..1, or beyond: correlations, for
+    which they serve, do not depend on it.
+
+    Raises:
+        NotFoundError: there is no such split.
+    """
+    rows = corpus.split(split)
+    low, high = label_range
+    pairs = np.stack([rows.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
+    scaled = (rows.column("label").to_numpy() - low) / (high - low)
+    return GradedPairs(pairs.astype(np.int64), scaled.astype(np.float64))
+
+
 def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -> GradedPairs:
     """The pairs of a split, with labels rescaled from `label_range` to 0..1.
 
@@ -71,10 +85,8 @@ def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -
             f"pair heads are trained on graded pairs, but the corpus is of kind {corpus.task}; use one of "
             f"kind similarity"
         )
-    rows = corpus.split(split)
     low, high = label_range
-    pairs = np.stack([rows.column(c).to_numpy() for c in ("text", "text_pair")], axis=1)
-    labels = rows.column("label").to_numpy()
+    labels = corpus.split(split).column("label").to_numpy()
     outside = np.flatnonzero(~((labels >= low) & (labels <= high)))
     if len(outside):
         raise InputError(
@@ -82,8 +94,7 @@ def graded_pairs(corpus: Corpus, split: str, label_range: tuple[float, float]) -
             f"{high:g} (the first is {labels[outside[0]]:.6g}); give the method the lowest and the highest "
             "grade of their scale, as in label_range: [0, 10]"
         )
-    scaled = (labels - low) / (high - low)
-    return GradedPairs(pairs.astype(np.int64), scaled.astype(np.float64))
+    return scaled_pairs(corpus, split, label_range)
 
 
 def require_pairs(corpus: Corpus, label_range: tuple[float, float]) -> None:

@@ -34,6 +34,23 @@ def matched_methods(
     }
 
 
+def require_widths_of_a_grid(grid: Mapping[str, Any]) -> None:
+    """Check that no value of a grid is a width to match, which only the method's own head may have.
+
+    Raises:
+        InputError: one is.
+    """
+    for field, values in grid.items():
+        for value in values:
+            width = value.get("hidden") if field == "head" and isinstance(value, dict) else value
+            is_width = field in ("head", "head.hidden") and isinstance(width, str)
+            if is_width and str(width).startswith(_MATCH):
+                raise InputError(
+                    f"grid.{field} has the width {quoted(width)}, and a grid has numbers only; give the "
+                    "number, or a method of its own with head.hidden so"
+                )
+
+
 def _is_matched(head: Any) -> bool:
     return isinstance(head, MlpHead) and isinstance(head.hidden, str)
 

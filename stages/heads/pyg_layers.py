@@ -18,6 +18,7 @@ from pydantic import ConfigDict, JsonValue, PydanticUserError, TypeAdapter, Vali
 from torch import Tensor, nn
 
 from permafrost.stages.bounds import MAX_TEXTS, MAX_WIDTH
+from permafrost.stages.heads.batch_normalisation import normalised
 from permafrost.stages.heads.directed_draws import DirectedDraws, require_directed
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -122,6 +123,11 @@ class Family:
             _require_bounded(name, argument, value)
             if argument in _AGGREGATIONS:
                 _require_no_padding(name, argument, value)
+            if argument == "attn_type" and value == "performer":
+                raise InputError(
+                    f"{name} with attn_type performer attends to the padding of a batch, so a text's vector "
+                    "would depend on the texts beside it; use 'multihead'"
+                )
             if argument in self.inner and isinstance(value, dict):
                 self.check(*inner_layer(name, argument, value))
             elif argument in hints and not _has_type(value, hints[argument]):
@@ -269,6 +275,31 @@ def _written(hint: Any) -> str:
     return text.replace("typing.", "").replace("torch_geometric.nn.aggr.base.", "")
 
 
+class _NormOfAnyRows(nn.BatchNorm1d):
+    """A single row, which has no variance, is normalised by the running statistics, also in training."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise rows."""
+        return normalised(self, input) if len(input) == 1 else super().forward(input)
+
+
+def with_norms_of_one_row(layer: nn.Module) -> nn.Module:
+    """A layer whose batch normalisations take a batch of one row in training, which torch's refuse."""
+    for parent in list(layer.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.BatchNorm1d:
+                norm = _NormOfAnyRows(
+                    child.num_features,
+                    child.eps,
+                    child.momentum,
+                    child.affine,
+                    child.track_running_stats,
+                )
+                norm.load_state_dict(child.state_dict())
+                setattr(parent, name, norm)
+    return layer
+
+
 class SeededCalls(nn.Module):
     """Wraps a library's layer, whose draws in training then depend on a seed and the number of calls.
 
@@ -279,7 +310,7 @@ class SeededCalls(nn.Module):
 
     def __init__(self, layer: nn.Module, seed: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer = with_norms_of_one_row(layer)
         self.seed = seed
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 

@@ -49,6 +49,9 @@ class BagOfWordsControl(_Control):
     """Sees how often each word of the training texts occurs, but not where."""
 
     kind: Literal["bag_of_words"] = "bag_of_words"
+    case: Literal["folded", "kept"] = "folded"
+    """Whether words that differ in upper and lower case alone are one (`folded`, as an uncased backbone reads
+    them) or two (`kept`, the control for a backbone that sees their case)."""
     c: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
         default=(0.01, 0.1, 1.0, 10.0), min_length=1
     )
@@ -73,7 +76,9 @@ def run_control(config: ControlConfig, corpus: Corpus) -> Scores:
     """
     require_control(config, corpus)
     labels = _labels(corpus)
-    features = _length(corpus) if isinstance(config, LengthControl) else _counts(corpus)
+    features = (
+        _length(corpus) if isinstance(config, LengthControl) else _counts(corpus, config.case)
+    )
     model, chosen, best, converged = best_regression(
         features["train"],
         labels["train"],
@@ -193,13 +198,13 @@ def _length(corpus: Corpus) -> dict[str, Float[np.ndarray, "n f"]]:
     return {split: (count - mean) / scale for split, count in counts.items()}
 
 
-def _counts(corpus: Corpus) -> dict[str, Any]:
+def _counts(corpus: Corpus, case: Literal["folded", "kept"]) -> dict[str, Any]:
     """Word counts, sparse `[n_examples, n_words]` (pairs: twice the words); words of train only."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import CountVectorizer
 
     # Every run of non-space characters is a word, single letters and signs included.
-    vectorizer = CountVectorizer(token_pattern=r"\S+")
+    vectorizer = CountVectorizer(token_pattern=r"\S+", lowercase=case == "folded")
     vectorizer.fit([t for s in _sides(corpus) for t in _texts(corpus, "train", s)])
     return {
         split: hstack(

@@ -57,6 +57,17 @@ def test_what_has_no_head_to_match_is_refused(tiny_bert: Path, hidden: str, why:
         graph(tiny_bert, hidden, words={"kind": "bag_of_words"})
 
 
+@pytest.mark.parametrize(
+    "grid",
+    [{"head.hidden": [8, "match GLOT"]}, {"head": [{"kind": "mlp", "hidden": "match GLOT"}]}],
+)
+def test_a_grid_has_no_width_to_match(tiny_bert: Path, grid: dict[str, Any]) -> None:
+    with pytest.raises(
+        InputError, match=r"has the width 'match GLOT', and a grid has numbers only"
+    ):
+        graph(tiny_bert, 8, tried={**SHARED, "head": {"kind": "mlp", "hidden": 4}, "grid": grid})
+
+
 def test_elsewhere_a_number_is_asked_for() -> None:
     with pytest.raises(InputError, match="'match GLOT', which names a method of an experiment"):
         MlpHead(hidden="match GLOT").build(4, torch.Generator())

@@ -4,12 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from pydantic import ValidationError
 from scipy import stats
 
+from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
 from permafrost.stages.freeze import (
     AutoencoderConfig,
     AutoencoderSiameseHead,
@@ -23,9 +25,12 @@ from permafrost.stages.freeze import (
     load_pair_fit,
     predict,
 )
+from permafrost.stages.freeze.corpus import fit_corpus
 from permafrost.stages.freeze.fit_pairs import fit_pairs
+from permafrost.stages.freeze.graded import graded_pairs
 from permafrost.stages.freeze.pretrain import pretrain
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, PermafrostError
+from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs
@@ -206,6 +211,37 @@ def test_test_scores_are_kept_after_every_evaluated_epoch_and_change_nothing(met
     reference = stats.pearsonr if metric == "pearson" else stats.spearmanr
     at_best = dict(zip(table["epoch"], table["test"], strict=True))[kept.best.epoch]
     assert at_best == pytest.approx(reference(found, TEST.labels)[0], abs=1e-9)
+
+
+def test_test_pairs_whose_grades_are_on_no_scale_of_training_change_nothing_either():
+    """A correlation does not depend on the scale, and the fit is the same."""
+    parts = {"train": TRAIN, "dev": DEV, "test": TEST}
+    low, high = 1.0, 6.0
+    texts = [f"text {i}" for i in range(len(LATENTS))]
+    columns = {
+        "split": [split for split, part in parts.items() for _ in range(len(part))],
+        "text": np.concatenate([p.pairs[:, 0] for p in parts.values()]),
+        "text_pair": np.concatenate([p.pairs[:, 1] for p in parts.values()]),
+        "label": np.concatenate(
+            [
+                low + (high - low) * p.labels + (2.0 if s == "test" else 0.0)
+                for s, p in parts.items()
+            ]
+        ),
+    }
+    examples = pa.table(columns).cast(EXAMPLES)
+    corpus = Corpus(texts, examples, "similarity", (), [text_digest(t) for t in texts])
+    settings = {"metric": "pearson", "max_epochs": 2}
+    plain, kept = (
+        fit_corpus(
+            _config(**settings, **more), LATENTS, corpus, (low, high), None, SilentProgress()
+        )
+        for more in ({}, {"test_by_epoch": "kept"})
+    )
+    _same(plain, kept)
+    assert len(kept.test_by_epoch) == 2
+    with pytest.raises(InputError, match=r"of 150 test labels lie outside label_range"):
+        graded_pairs(corpus, "test", (low, high))
 
 
 # Determinism

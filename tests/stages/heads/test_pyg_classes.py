@@ -249,6 +249,12 @@ def test_cosines_change_what_a_convolution_that_is_given_them_says():
         (PygConv, "SAGEConv", {"aggr": ["max", "MLPAggregation"]}, "reads the padding of a batch"),
         (PygConv, "DirGNNConv", {"conv": {"name": "SAGEConv", "args": {"aggr": "gru"}}}, "reads"),
         (PygPoolHead, "MultiAggregation", {"aggrs": ["mean", "gru"]}, "reads the padding"),
+        (
+            PygConv,
+            "GPSConv",
+            {"conv": {"name": "GCNConv"}, "heads": 2, "attn_type": "performer"},
+            "attends to the padding of a batch",
+        ),
         (PygPoolHead, "Set2Set", {}, "needs processing_steps in args"),
         (PygPoolHead, "SortAggregation", {"k": [3]}, "wants k to be int"),
         (PygPoolHead, "Set2Sets", {}, "no aggregation 'Set2Sets'; the closest are Set2Set"),
@@ -293,6 +299,31 @@ def test_attention_heads_share_the_width_and_have_to_divide_it():
     assert _build(_glot("GATv2Conv", {"heads": 4}, n_convs=1)).d_out == WIDTH + 8
     with pytest.raises(InputError, match="hidden, 8 here, has to be a multiple of 3"):
         _glot("GATv2Conv", {"heads": 3}).require_width(WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("GENConv", {}), ("CGConv", {"batch_norm": True}), ("GPSConv", CONVS["GPSConv"])],
+)
+def test_a_training_batch_of_one_token_is_normalised_by_running_statistics(name, args):
+    """As our own layers do; torch's batch normalisation refuses it."""
+    head = _build(_glot(name, args)).train()
+    rows = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(0))
+    before = {k: v.clone() for k, v in head.state_dict().items() if "running" in k}
+    assert before
+    assert torch.isfinite(head(rows, torch.tensor([0, 1]))).all()
+    after = head.state_dict()
+    assert all(torch.equal(v, after[k]) for k, v in before.items())
+    tokens, offsets = _batch()
+    head(tokens, offsets)
+    assert any(not torch.equal(v, head.state_dict()[k]) for k, v in before.items())
+
+
+def test_a_last_training_batch_of_one_text_is_pooled():
+    args = {"max_num_elements": 8, "num_layers": 2, "hidden_channels": 8, "out_channels": 16}
+    head = _build(PygPoolHead(name="MLPAggregation", args=args)).train()
+    tokens = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
+    assert torch.isfinite(head(tokens, torch.tensor([0, 3]))).all()
 
 
 def test_a_text_longer_than_an_aggregation_is_made_for_is_refused():

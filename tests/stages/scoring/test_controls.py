@@ -68,6 +68,18 @@ def test_words_that_tell_the_class_are_found_by_the_bag_of_words_only() -> None:
     assert length <= 0.6
 
 
+def test_the_case_of_words_counts_where_it_is_kept() -> None:
+    splits = ["train", "dev", "test"]
+    rows = [(splits[i % 3], f"{'ICE' if i % 2 else 'ice'} {i:03d}", None, i % 2) for i in range(60)]
+    folded, kept = (
+        run_control(BagOfWordsControl(case=case), corpus_of(rows)).metrics["test"]
+        for case in ("folded", "kept")
+    )
+    assert kept == 1.0
+    assert isinstance(folded, float)
+    assert folded <= 0.6
+
+
 def test_lengths_that_tell_the_class_are_found_by_the_length_only() -> None:
     assert run_control(LengthControl(), by_length()).metrics["test"] == 1.0
     words = run_control(BagOfWordsControl(), by_length()).metrics["test"]
