@@ -7,15 +7,13 @@ them which has no such file.
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec, spec_from_loader
 from inspect import getsource
-from itertools import islice
 from linecache import checkcache
 from pathlib import Path
 from sysconfig import get_path
@@ -24,7 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from permafrost.storage.errors import InputError
-from permafrost.storage.fingerprint import forget_others, use_source
+from permafrost.storage.fingerprint import forget_others, packages_of, use_source
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 from permafrost.storage.source_facts import source_facts
@@ -34,8 +32,6 @@ PREFIX = "permafrost_plugins"
 ENTRY_POINTS = "permafrost.kinds"
 """Group of the entry points of installed packages: modules, or classes in them."""
 MAX_FILE_BYTES = 1 << 20
-_MOST_FILES = 5_000
-"""Files of a package beside a plug-in that are looked at for what they import."""
 
 
 @dataclass(frozen=True)
@@ -240,36 +236,8 @@ def packages() -> tuple[str, ...]:
 
 def _beside(module: ModuleType, source: str) -> tuple[str, ...]:
     """Packages and modules that a plug-in imports, and that these import, and that are no installed ones."""
-    found: set[str] = set()
-    left = _imported(source, module.__name__)
-    while left:
-        name = left.pop()
-        if not name or name in found or _is_installed(name):
-            continue
-        found.add(name)
-        for path in _sources_in(name):
-            with suppress(OSError, UnicodeDecodeError, SyntaxError):
-                left |= _imported(path.read_text(encoding="utf-8"), name)
-    return tuple(sorted(found))
-
-
-def _imported(source: str, module: str) -> set[str]:
-    """First parts of the names of modules that a source imports, anywhere in it."""
-    facts = source_facts(source, module, is_package=False)
-    targets = {target for every in facts.imports.values() for target, _ in every}
-    inner = {t for d in facts.definitions.values() for t, _ in d.run}
-    return {name.split(".")[0] for name in targets | inner | facts.run}
-
-
-def _sources_in(name: str) -> Iterator[Path]:
-    spec = _found(name)
-    if spec is None:
-        return
-    if spec.submodule_search_locations is None:
-        yield Path(str(spec.origin))
-        return
-    for folder in spec.submodule_search_locations:
-        yield from islice(Path(folder).rglob("*.py"), _MOST_FILES)
+    facts = source_facts(source, module.__name__, is_package=False)
+    return tuple(sorted(packages_of(facts.imported, _is_installed)))
 
 
 def _found(name: str) -> ModuleSpec | None:

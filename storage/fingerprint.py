@@ -15,7 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, PathFinder
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
 from pathlib import Path
 from threading import Lock
 
@@ -35,6 +43,7 @@ earlier versions did not record."""
 
 
 _OURS = __name__.partition(".")[0]
+_LOADERS = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)
 _SOURCES: dict[str, str] = {}
 """Sources of modules that were loaded from memory, or reloaded after an edit."""
 _READ: dict[str, tuple[Path, float]] = {}
@@ -166,6 +175,28 @@ def _digest_of_file(module: str) -> str:
     return hashlib.sha256(_place_of(module).read_bytes()).hexdigest()[:16]
 
 
+def packages_of(imported: Iterable[Target], is_installed: Callable[[str], bool]) -> frozenset[str]:
+    """First parts of the names of the modules that imports lead to, over modules that are no installed ones;
+    nothing is imported for it.
+
+    Args:
+        imported: where to begin.
+        is_installed: of a first part, whether it is left out.
+    """
+    left, seen, found = list(imported), set[str](), set[str]()
+    while left:
+        target, inner = left.pop()
+        parts = target.split(".") + ([] if inner in (None, ALL) else [str(inner)])
+        if not target or is_installed(parts[0]):
+            continue
+        found.add(parts[0])
+        for name in (".".join(parts[:n]) for n in range(1, len(parts) + 1)):
+            if name not in seen and _has_source(name):
+                seen.add(name)
+                left.extend(_facts(name).imported)
+    return frozenset(found)
+
+
 def other_code(definitions: Mapping[str, str]) -> str | None:
     """The first of these definitions, by `module:name` and its digest, that is none of ours and has another
     digest in this process, or is not there; None if all are as they were."""
@@ -267,7 +298,14 @@ def _spec(name: str) -> ModuleSpec | None:
         return importlib.util.find_spec(name)  # by any finder, such as an editable installation's
     outer = _spec(package)
     inside = None if outer is None else outer.submodule_search_locations
-    return None if inside is None else PathFinder.find_spec(name, inside)
+    if inside is None:
+        return None
+    try:
+        return PathFinder.find_spec(name, inside)
+    except KeyError:
+        # A folder without an `__init__` in a package that is not imported.
+        found = (FileFinder(folder, *_LOADERS).find_spec(name) for folder in inside)
+        return next((spec for spec in found if spec is not None), None)
 
 
 def _is_project(module: str, packages: tuple[str, ...]) -> bool:

@@ -52,6 +52,13 @@ class SourceFacts:
     effects: Definition | None
     """Statements that run at import and bind nothing (registrations)."""
 
+    @property
+    def imported(self) -> frozenset[Target]:
+        """Whatever imports name, anywhere in the module."""
+        at_top = {target for every in self.imports.values() for target in every}
+        inside = {target for one in self.definitions.values() for target in one.run}
+        return frozenset({*at_top, *inside, *((name, None) for name in self.run)})
+
 
 def source_facts(source: str, module: str, is_package: bool) -> SourceFacts:
     """What a source defines and mentions: as it was kept, or read and then kept.

@@ -83,6 +83,27 @@ def test_what_a_package_beside_a_plugin_imports_counts_too(beside: Path, tmp_pat
     assert {"loose_two_beside:act", "loose_three_beside:SCALE"} <= found.keys()
 
 
+def test_folders_without_an_init_are_followed_without_importing_them(
+    beside: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "plain_beside" / "deep" / "deeper"
+    folder.mkdir(parents=True)
+    (folder / "words.py").write_text(
+        "from more_beside import SCALE\ndef act(x):\n    return SCALE\n"
+    )
+    (tmp_path / "more_beside.py").write_text("SCALE = 1\n")
+    path = tmp_path / "mine_beside.py"
+    path.write_text(
+        "class Mine:\n    def run(self, x):\n        from plain_beside.deep.deeper import words\n"
+        "        return words.act(x)\n"
+    )
+    plugins.use_files([path])
+    (plugin,) = plugins.in_use()
+    found = fingerprint(vars(plugin.module)["Mine"], plugins.packages()).definitions
+    assert {"plain_beside.deep.deeper.words:act", "more_beside:SCALE"} <= found.keys()
+    assert not {name for name in sys.modules if name.startswith("plain_beside")}
+
+
 def test_a_package_that_an_import_hook_finds_is_none_of_an_installers(
     beside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,9 +155,8 @@ def test_a_reloaded_helper_has_the_digest_of_what_runs(beside: Path) -> None:
     # Edited and not reloaded: what runs is in no file.
     time.sleep(0.02)
     (beside / "layers.py").write_text("def act(x):\n    return x + 3\n")
-    plugins.register(vars(heads)["Mine"])
     with pytest.raises(InputError, match="was changed after this process had loaded it"):
-        helper()
+        plugins.register(vars(heads)["Mine"])
 
 
 def test_a_process_with_other_code_of_a_helper_is_told_apart(beside: Path) -> None:
