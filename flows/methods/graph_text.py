@@ -31,7 +31,6 @@ from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.source import CorpusConfig
 from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.files import BackboneConfig
-from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
 from permafrost.stages.extraction.recipes.recipe import RecipeConfig
 from permafrost.stages.extraction.sizes import BackboneSizes
@@ -338,7 +337,7 @@ class Finetune(Stage):
                 target = context.bare_target(node)
                 # Where no text can be too long there is nothing to count.
                 if target.max_length >= target.sizes.max_positions:
-                    require_room_for_token(_encoded(target, list(corpus.texts)), target.sizes)
+                    require_room_for_token(target.encoded(list(corpus.texts)), target.sizes)
 
 
 class ScoreFinetuned(Stage):
@@ -392,7 +391,7 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
     features = ItemFeatures(labels, vectors, descriptions, entering, node_texts)
     if config.runs_backbone:
         target, device = context.bare_target(node), context.runtime.extract.device
-        texts = _encoded(target, list(corpus.texts))
+        texts = target.encoded(list(corpus.texts))
         if model.token_place is not None:
             require_room_for_token(texts, target.sizes)
         shared = context.backbone
@@ -401,7 +400,7 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
             backbone,
             target.recipe,
             texts,
-            _encoded(target, list(described.texts)).take(_text_of_items(described))
+            target.encoded(list(described.texts)).take(_text_of_items(described))
             if described is not None and tunes
             else None,
         )
@@ -411,10 +410,6 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
 def _text_of_items(descriptions: Corpus) -> NDArray[np.int64]:
     """The text of each item's description."""
     return descriptions.examples.column("text").to_numpy().astype(np.int64)
-
-
-def _encoded(target: ExtractTarget, texts: list[str]) -> Encoded:
-    return target.encoded(texts)
 
 
 def _entering(node: Node, context: RunContext, digests: Sequence[str]) -> tuple[FeatureReader, ...]:

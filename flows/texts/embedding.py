@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.corpus.columns import Similarity
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.corpus.sources.files import FilesCorpus
@@ -26,6 +25,7 @@ from permafrost.stages.embed.write import require_place, write_embeddings
 from permafrost.stages.encoder.load import find_fitted
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.recipes.inputs import numbered_by_first
 from permafrost.stages.extraction.target import (
     ExtractConfig,
     ExtractRuntime,
@@ -248,7 +248,7 @@ def _each_once(
 ) -> "Made":
     digests = texts.map(text_digest)
     unique = Unique(*each_once([texts], [digests]))
-    with numbered_by_row([texts], unique.texts):
+    with numbered_by_first(texts, unique.texts):
         made = make(unique, context)
     return replace(made, vectors=made.vectors[numbered(digests)])
 

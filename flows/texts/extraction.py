@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from permafrost.flows.context import SharedBackbone
-from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.recipes.inputs import numbered_by_first
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime, resolve_target
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import Progress
@@ -38,7 +38,7 @@ def extract_texts(
             part = f" ({number} of {len(targets)})" if len(targets) > 1 else ""
             shown = progress(f"extract {len(unique):,} texts{part}")
             load = partial(backbone.load, target, runtime.device, progress=shown)
-            with numbered_by_row([rows], unique):
+            with numbered_by_first(rows, unique):
                 reports.append(extract(target, home, unique, digests, runtime, shown, load=load))
             backbone.release()
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from permafrost.flows.texts.embedding import ExtractContext, Unique, extract_unique
-from permafrost.flows.texts.row_numbers import numbered_by_row
 from permafrost.stages.corpus.texts import TextsOfRows
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import StoredFeatures
@@ -28,6 +28,7 @@ from permafrost.stages.encoder.tuned import is_tuned_head, load_tuned
 from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.extract import ExtractReport
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
+from permafrost.stages.extraction.recipes.inputs import numbered_by_first
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError
@@ -118,7 +119,7 @@ def _by_features(
     )
     parts, reports, name = list[Vectors](), list[ExtractReport](), None
     for target in targets:
-        with numbered_by_row(each, unique.texts):
+        with numbered_by_first(chain.from_iterable(each), unique.texts):
             report = extract_unique(target, unique, context, load)
         features = StoredFeatures(report.store, target.sizes, unique.digests)
         parts.append(answers.of(features, context.progress("predict")))

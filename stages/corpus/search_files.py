@@ -3,9 +3,6 @@
 Read as BEIR, TREC and mteb write them: parquet, jsonl, csv or tsv, judgements with or without a header.
 """
 
-import csv
-import io
-import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ from permafrost.stages.corpus.data_files import (
     extension_of,
     find_file,
 )
+from permafrost.stages.corpus.judgement_text import grade_in, positions, text_rows
 from permafrost.stages.corpus.names import (
     DOCUMENT,
     DOCUMENT_ID,
@@ -34,7 +32,6 @@ from permafrost.stages.corpus.names import (
     find_column,
 )
 from permafrost.stages.corpus.table_files import column_names, read_columns
-from permafrost.stages.corpus.text_format import opened_bytes
 from permafrost.stages.corpus.values import (
     decoded,
     holds_lists,
@@ -50,10 +47,6 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 QRELS = (*TABLES, ".txt", ".qrels", ".trec")
-_POSITIONS = {3: (0, 1, 2), 4: (0, 2, 3)}
-"""Positions of query, document and grade in rows without a header, by number of columns: four are TREC's,
-whose second one is unused."""
-
 MOST_OF_A_GRADE = 10_000
 """Absolute value of a grade of relevance; usual ones are below 10."""
 
@@ -179,13 +172,13 @@ def read_judgements(config: SearchColumns, path: Path) -> tuple[pa.Table, tuple[
         names = _judged(config, column_names(path), str(path))
         return read_rows(path, [], names[:2], [names[2]]), names
     parts = data_files(path)
-    rows = _text_rows(parts[0])
+    rows = text_rows(parts[0])
     has_lists = len(rows) > 1 and any(cell.startswith("[") for cell in rows[1])
     if has_lists and (listed := _of_lists(config, path)) is not None:
         return listed
     names, columns = _of_text(config, rows, parts[0])
     for part in parts[1:]:
-        _, further = _of_text(config, _text_rows(part), part)
+        _, further = _of_text(config, text_rows(part), part)
         columns = [[*one, *more] for one, more in zip(columns, further, strict=True)]
     return pa.table(dict(zip(names, columns, strict=True))), names
 
@@ -202,11 +195,11 @@ def _of_text(
         at, rows = tuple(rows[0].index(name) for name in names), rows[1:]
     else:
         names = ("query", "document", "relevance")
-        at = _positions(rows, path)
+        at = positions(rows, path)
     if not rows:
         raise InputError(f"{path} has no rows; give at least one, or leave its split out")
     columns: list[list[Any]] = [[row[i] for row in rows] for i in at]
-    columns[2] = [_grade(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
+    columns[2] = [grade_in(cell, row, path) for row, cell in enumerate(columns[2], start=1)]
     return names, columns
 
 
@@ -288,61 +281,6 @@ def _judged_ids(config: SearchColumns, names: Sequence[str], where: str) -> tupl
         else:
             columns.append(find_column(f"qrels_{field}", usual[0], usual, names, where))
     return columns[0], columns[1]
-
-
-def _text_rows(path: Path) -> list[list[str]]:
-    """Rows of cells as text, without blank lines."""
-    try:
-        with opened_bytes(path) as content:
-            file = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
-            if FORMATS.get(extension_of(path)) == "csv":
-                reader = csv.reader(file)
-                rows = [(reader.line_num, row) for row in reader if any(row)]
-            else:
-                lines = [(n, line.rstrip("\r\n")) for n, line in enumerate(file, 1) if line.strip()]
-                separator = "\t" if lines and "\t" in lines[0][1] else None
-                rows = [(n, line.split(separator)) for n, line in lines]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{path} cannot be read as judgements: {quoted(error)}; repair the file"
-        ) from error
-    if not rows:
-        raise InputError(f"{path} has no rows; give at least one, or leave its split out")
-    n_cells = len(rows[0][1])
-    for number, row in rows:
-        if len(row) != n_cells:
-            raise InputError(
-                f"line {number} of {path} has {len(row)} cells and the first one {n_cells}: "
-                f"{quoted(' '.join(row))}; repair the line"
-            )
-    return [[cell.strip() for cell in row] for _, row in rows]
-
-
-def _positions(rows: Sequence[Sequence[str]], path: Path) -> tuple[int, ...]:
-    first, n = rows[0], len(rows[0])
-    is_headless = n in _POSITIONS and first[-1].lstrip("+-").isdigit()
-    if not is_headless:
-        raise InputError(
-            f"{path} begins with {', '.join(map(quoted, first))}: neither columns whose names are known "
-            "(query-id, corpus-id, score) nor a judgement without a header (query, document, whole number; "
-            "or TREC's query, 0, document, whole number). Write qrels_query_id, qrels_document_id and "
-            "relevance with the names of the columns"
-        )
-    if n == 4 and (odd := next((r for r in rows if r[1] not in ("0", "Q0")), None)) is not None:
-        raise InputError(
-            f"{path} has four columns and no header, but not TREC's, as its second column has "
-            f"{quoted(odd[1])} instead of 0; give a first line with the names query-id, corpus-id, score"
-        )
-    return _POSITIONS[n]
-
-
-def _grade(cell: str, row: int, path: Path) -> float:
-    try:
-        return float(cell)
-    except ValueError as error:
-        raise InputError(
-            f"row {row} of {path} has the relevance {quoted(cell)}; judgements are whole numbers"
-        ) from error
 
 
 @dataclass(frozen=True)

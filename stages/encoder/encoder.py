@@ -18,7 +18,7 @@ from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.memory import Splitter
-from permafrost.stages.extraction.recipes.inputs import Encoded, UnreadableTextError
+from permafrost.stages.extraction.recipes.inputs import Encoded, numbered_by_first
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, batches
 from permafrost.storage.errors import InputError
@@ -125,7 +125,8 @@ class Encoder:
         splitter = Splitter(self.backbone.device)
         for start in range(0, len(unique), self.runtime.block_texts):
             block = unique[start : start + self.runtime.block_texts]
-            encoded = _encoded(target, block, texts)
+            with numbered_by_first(texts, block):
+                encoded = target.encoded(block)
             # Longest first, as in a segment of a store, which needs hardly any padding.
             order = np.argsort(-encoded.token_ids.lengths, kind="stable")
             budget = batch_tokens(target, target.arrays, self.runtime, self.backbone.device)
@@ -171,10 +172,3 @@ class Encoder:
         for vectors in (splitter or Splitter(self.backbone.device)).results(encoded, compute):
             parts.append(vectors)
         return np.concatenate(parts)
-
-
-def _encoded(target: ExtractTarget, block: Sequence[str], texts: Sequence[str]) -> Encoded:
-    try:
-        return target.encoded(block)
-    except UnreadableTextError as error:
-        raise error.at(texts.index(block[error.number])) from error

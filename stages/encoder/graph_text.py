@@ -12,7 +12,6 @@ from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.lengths import measure
-from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.target import ExtractTarget, target_of_store
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
 from permafrost.stages.finetune.embedding import embed_items, require_embeds
@@ -172,7 +171,7 @@ class FittedGraphText:
         """
         live = None
         if backbone is not None:
-            encoded = self._encoded(corpus.texts)
+            encoded = self.texts.encoded(corpus.texts)
             if self.tuned.config.model.token_place is not None:
                 require_room_for_token(encoded, self.texts.sizes)
             described = self.descriptions(corpus) if self.tunes else None
@@ -180,7 +179,7 @@ class FittedGraphText:
                 backbone,
                 self.texts.recipe,
                 encoded,
-                None if described is None else self._encoded(described),
+                None if described is None else self.texts.encoded(described),
             )
             device = str(backbone.device)
         found = embed_items(
@@ -189,10 +188,6 @@ class FittedGraphText:
         texts = corpus.items.column("text").to_pylist()
         require_finite(found, lambda i: f"the text {quoted(corpus.texts[texts[i]])} with its graph")
         return found
-
-    def _encoded(self, texts: Sequence[str]) -> Encoded:
-        target = self.texts
-        return target.encoded(list(texts))
 
 
 def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:

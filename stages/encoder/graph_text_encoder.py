@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from permafrost.stages.corpus.values import require_unicode
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.encoder.answers import require_no_table, require_strings
@@ -17,6 +16,7 @@ from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts,
 from permafrost.stages.encoder.runtime import Device, runtime_on
 from permafrost.stages.encoder.vectors import Name
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
+from permafrost.stages.extraction.recipes.inputs import require_readable
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.finetune.graph_batches import ItemFeatures, Rows
 from permafrost.stages.finetune.module import GraphTextModule
@@ -118,10 +118,7 @@ class GraphTextEncoder:
         require_no_table(texts)
         texts = list(texts)
         require_strings("texts", texts)
-        for at, text in enumerate(texts):
-            if not text.strip():
-                raise InputError(f"text {at} is blank; leave it out, or give a text")
-            require_unicode(text, f"text {at}")
+        require_readable(texts)
         if not texts:
             return np.empty((0, self.d_out), np.float32)
         progress = progress or SilentProgress()

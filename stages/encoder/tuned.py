@@ -17,7 +17,7 @@ from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
-from permafrost.stages.extraction.recipes.inputs import Encoded, UnreadableTextError
+from permafrost.stages.extraction.recipes.inputs import Encoded, numbered_by_first
 from permafrost.stages.extraction.target import ExtractTarget, target_of_identity
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head_files import TunedHead, holds_tuned_head, load_tuned_head
@@ -155,10 +155,8 @@ class TunedEncoder:
         numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         base = self.fitted.base
         unique = list(numbers)
-        try:
+        with numbered_by_first(texts, unique):
             encoded = base.encoded(unique)
-        except UnreadableTextError as error:
-            raise error.at(texts.index(unique[error.number])) from error
         vectors = self._of(unique, encoded, embed_with_head, progress)
         return vectors[[numbers[text] for text in texts]]
 

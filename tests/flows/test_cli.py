@@ -69,17 +69,16 @@ def finished(finished_home: Path, cli: Cli) -> Cli:
     return cli
 
 
+def extraction(texts: Path, backbone: Path) -> tuple[str, ...]:
+    """The arguments of an extraction of all hidden states and the values of one block."""
+    what = ("--backbone", str(backbone), "--capture", "hidden=all,values=2")
+    return ("extract", str(texts), *what)
+
+
 def test_extract_fills_the_store_and_then_has_nothing_to_do(
     cli: Cli, texts: Path, tiny_bert: Path
 ) -> None:
-    arguments = (
-        "extract",
-        str(texts),
-        "--backbone",
-        str(tiny_bert),
-        "--capture",
-        "hidden=all,values=2",
-    )
+    arguments = extraction(texts, tiny_bert)
     first = cli.json(*arguments)
     assert first["n_texts"] == 4
     assert first["n_tokens_computed"] == 7 + 3 + 4

@@ -3,7 +3,7 @@ tokens that are the text's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,6 +55,21 @@ def numbered_as(numbers: Sequence[int]) -> Iterator[None]:
         yield
     except UnreadableTextError as error:
         raise error.at(numbers[error.number]) from error
+
+
+@contextmanager
+def numbered_by_first(texts: Iterable[str], unique: Sequence[str]) -> Iterator[None]:
+    """Inside, each of some texts is given once: an `UnreadableTextError` has the number of its first place.
+
+    Args:
+        texts: the list.
+        unique: those that are given inside.
+    """
+    try:
+        yield
+    except UnreadableTextError as error:
+        text = unique[error.number]
+        raise error.at(next(i for i, one in enumerate(texts) if one == text)) from error
 
 
 PLACEHOLDER = -1

@@ -6,7 +6,7 @@ import pytest
 
 from permafrost.storage.features.store import all_stores
 from tests.flows.run_records import begun
-from tests.flows.test_cli import Cli
+from tests.flows.test_cli import Cli, extraction
 
 
 def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
@@ -39,14 +39,7 @@ def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(
     cli = Cli(tmp_path / "home", capsys)
     texts = tmp_path / "texts.txt"
     texts.write_text("one\ntwo words\n")
-    asked = (
-        "extract",
-        str(texts),
-        "--backbone",
-        str(tiny_bert),
-        "--capture",
-        "hidden=all,values=2",
-    )
+    asked = extraction(texts, tiny_bert)
     n_cells = cli.json(*asked)["n_cells_computed"]
     (store,) = all_stores(cli.home)
     before = store.shard_path(0, "hidden/1").read_bytes()

@@ -353,9 +353,9 @@ def test_graphs_need_a_model_that_reads_them(trained: Trained) -> None:
     with pytest.raises(InputError, match="graphs were given without a graph-text model"):
         permafrost.encode(["one"], method="mean", backbone="x", graphs=[None])
     encoder: Any = permafrost.open(trained.home).encoder(trained.models["full"], device="cpu")
-    with pytest.raises(InputError, match="text 1 is blank"):
+    with pytest.raises(InputError, match=r"text 1 is ' ', which has nothing to tokenise"):
         encoder.encode(["one", " "], [None, None])
-    with pytest.raises(InputError, match=r"text 1 is .*half of a surrogate pair"):
+    with pytest.raises(InputError, match="text 1 holds half of a surrogate pair"):
         encoder.encode(["one", "two \ud800"], [None, None])
     with pytest.raises(InputError, match=r"texts\[1\] is None and no text"):
         encoder.encode(["one", None], [None, None])
