@@ -1,7 +1,7 @@
 """The two sides of a comparison: a report, a results.parquet, or an experiment's last run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,15 @@ from permafrost.flows.records.history import (
     read_history,
 )
 from permafrost.flows.records.runs import latest_runs
-from permafrost.stages.corpus.corpus import stored_classes
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.comparison import (
     Comparison,
     NamedAnswers,
     ScoredMethod,
     compare,
-    named,
+    named_answers,
 )
 from permafrost.stages.metrics.example_scores import ExampleScores, read_example_scores
-from permafrost.stages.metrics.predictions import read_answers
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.keys import KEY_LENGTH
@@ -158,16 +156,14 @@ def _home_of(path: Path) -> Path | None:
     return parents[3] if named == ["report", "artifacts"] else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Kept:
     """The predictions kept under a home."""
 
     artifacts: ArtifactStore
-    _known: dict[str, tuple[list[str], list[str]]] = field(default_factory=dict)
-    """Digests of texts, and names of classes, by corpus."""
 
     def answers(self, key: str) -> NamedAnswers | ExampleScores | None:
-        """The predictions of a result's artifact; None if it, its predictions or its corpus do not exist."""
+        """The predictions of a result's artifact; None if it or its predictions do not exist."""
         if len(key.partition("/")[2]) != KEY_LENGTH:
             return None
         ref = parse_ref(key)
@@ -175,18 +171,7 @@ class _Kept:
             return None
         if (scores := read_example_scores(self.artifacts.open(ref))) is not None:
             return scores
-        corpora = [i for i in self.artifacts.manifest(ref).spec.inputs if i.startswith("corpus/")]
-        if len(corpora) != 1 or not self.artifacts.is_done(parse_ref(corpora[0])):
-            return None
-        answers = read_answers(self.artifacts.open(ref))
-        return None if answers is None else named(answers, *self._corpus(corpora[0]))
-
-    def _corpus(self, key: str) -> tuple[list[str], list[str]]:
-        if key not in self._known:
-            folder = self.artifacts.open(parse_ref(key))
-            column = pq.read_table(folder / "texts.parquet", columns=["digest"]).column("digest")
-            self._known[key] = column.to_pylist(), stored_classes(folder)
-        return self._known[key]
+        return named_answers(self.artifacts.open(ref))
 
 
 def _read(path: Path, kept: _Kept) -> tuple[ScoredMethod, ...]:

@@ -8,7 +8,8 @@ may differ.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from permafrost.stages.metrics.bootstrap import (
     resample,
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores
-from permafrost.stages.metrics.predictions import MEANS, Answers
+from permafrost.stages.metrics.predictions import MEANS, answers_in, written_predictions
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.storage.errors import InputError
@@ -44,15 +45,18 @@ class NamedAnswers:
     """Digests of the texts, one tuple per side of the examples."""
     labels: NDArray[np.float64]
     predictions: NDArray[np.float64]
-    classes: tuple[str, ...] = ()
-    """Names of the classes that labels and predictions are indices of; empty for other numbers."""
+    classes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Numbers of the classes that labels and predictions are, by name; empty for other numbers."""
 
-    def numbered_as(self, classes: Sequence[str]) -> "NamedAnswers":
-        """The same with classes in this order, and others behind them."""
-        every = tuple(dict.fromkeys((*classes, *self.classes)))
-        numbers = np.array([every.index(name) for name in self.classes], np.float64)
+    def numbered_as(self, classes: Mapping[str, int]) -> "NamedAnswers":
+        """The same with classes numbered so, and others behind them."""
+        every = dict(classes)
+        for name in self.classes:
+            every.setdefault(name, max(every.values()) + 1)
+        numbers = {number: every[name] for name, number in self.classes.items()}
         labels, predictions = (
-            numbers[values.astype(np.int64)] for values in (self.labels, self.predictions)
+            np.array([numbers[int(v)] for v in values], np.float64)
+            for values in (self.labels, self.predictions)
         )
         order = _in_order([np.array(side) for side in self.digests], labels)
         sides = tuple(tuple(side[at] for at in order.tolist()) for side in self.digests)
@@ -67,16 +71,28 @@ class NamedAnswers:
         )
 
 
-def named(answers: Answers, digests: Sequence[str], classes: Sequence[str] = ()) -> NamedAnswers:
-    """Identify texts by their digests instead of their indices in a corpus; `classes` are the corpus'."""
-    by_index = np.array(digests)
-    sides = [by_index[side] for side in answers.sides]
+def named_answers(folder: Path) -> NamedAnswers | None:
+    """The test predictions in a folder of results; None if they were not kept, or do not name their texts.
+
+    Raises:
+        CorruptDataError: the file cannot be read, or lacks a column.
+    """
+    table = written_predictions(folder, "test")
+    if table is None or "digest" not in table.column_names:
+        return None
+    answers = answers_in(table, folder)
+    columns = [n for n in ("digest", "digest_b") if n in table.column_names]
+    sides = [np.array(table.column(name).to_pylist()) for name in columns]
     order = _in_order(sides, answers.labels)
+    classes: dict[str, int] = {}
+    for of, numbers in (("label_name", answers.labels), ("prediction_name", answers.predictions)):
+        if of in table.column_names:
+            classes |= dict(zip(table.column(of).to_pylist(), map(int, numbers), strict=True))
     return NamedAnswers(
         tuple(tuple(side[order].tolist()) for side in sides),
         answers.labels[order],
         answers.predictions[order],
-        tuple(classes),
+        classes,
     )
 
 

@@ -102,26 +102,45 @@ def read_answers(folder: Path, split: str = "test") -> Answers | None:
     )
 
 
-def written_answers(folder: Path, split: str) -> Answers | None:
-    """The same in the order of the file.
+def written_predictions(folder: Path, split: str) -> pa.Table | None:
+    """The rows of a split in a folder of results, as they were written; None if they were not kept.
 
     Raises:
-        CorruptDataError: the file cannot be read, or lacks a column.
+        CorruptDataError: the file cannot be read, or has no splits.
     """
     path = folder / PREDICTIONS
     if not path.exists():
         return None
     try:
         table = pq.read_table(path)
-        rows = table.filter(pc.equal(table.column("split"), split))
+        return table.filter(pc.equal(table.column("split"), split))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptDataError(
+            f"{path} holds no predictions ({error}); delete the artifact and score it again"
+        ) from error
+
+
+def written_answers(folder: Path, split: str) -> Answers | None:
+    """The same in the order of the file.
+
+    Raises:
+        CorruptDataError: the file cannot be read, or lacks a column.
+    """
+    rows = written_predictions(folder, split)
+    return None if rows is None else answers_in(rows, folder)
+
+
+def answers_in(rows: pa.Table, folder: Path) -> Answers:
+    """The same of rows that were read from a folder's file. Raises: CorruptDataError: a column is missing."""
+    try:
         sides = [rows.column(n).to_numpy() for n in ("text", "text_b") if n in rows.column_names]
         labels, predictions = (
             rows.column(n).to_numpy().astype(np.float64) for n in ("label", "prediction")
         )
         scores_column = rows.column("score") if "score" in rows.column_names else None
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, KeyError) as error:
         raise CorruptDataError(
-            f"{path} holds no predictions ({error}); delete the artifact and score it again"
+            f"{folder / PREDICTIONS} holds no predictions ({error}); delete the artifact and score it again"
         ) from error
     scores = (
         None

@@ -1,6 +1,10 @@
 """Two sets of results against each other: in pairs where they can be, by seeds otherwise."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
@@ -11,10 +15,11 @@ from permafrost.stages.metrics.comparison import (
     NamedAnswers,
     ScoredMethod,
     compare,
-    named,
+    named_answers,
 )
-from permafrost.stages.metrics.predictions import Answers
-from permafrost.storage.errors import InputError
+from permafrost.stages.metrics.identified import identified
+from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
+from permafrost.storage.errors import CorruptDataError, InputError
 
 CONFIG = BootstrapConfig(n_resamples=400)
 LABELS = (np.arange(300) % 2).astype(float)
@@ -174,13 +179,30 @@ def test_nothing_in_common_and_two_metrics_are_refused():
         one(a, scores_only(0.5, 0.6, metric="mcc"))
 
 
-def test_classes_are_matched_by_their_names_whatever_their_numbers():
+def written(
+    folder: Path,
+    sides: tuple[np.ndarray, ...],
+    labels: np.ndarray,
+    given: np.ndarray,
+    digests: Sequence[str] = DIGESTS,
+    classes: Sequence[str] = (),
+) -> NamedAnswers:
+    """Predictions as a scorer writes them, read back."""
+    folder.mkdir(exist_ok=True)
+    table = identified(predictions_table("test", sides, labels, given), None, digests, classes)
+    pq.write_table(table, folder / PREDICTIONS)
+    found = named_answers(folder)
+    assert found is not None
+    return found
+
+
+def test_classes_are_matched_by_their_names_whatever_their_numbers(tmp_path: Path):
     """Another class in train moves the numbers of all that come behind it in the alphabet."""
-    texts, given, better = np.arange(300), predictions(0.7, 0), predictions(0.85, 1)
-    first = named(Answers((texts,), LABELS, given, None), DIGESTS, ["bad", "good"])
+    texts, given, better = (np.arange(300),), predictions(0.7, 0), predictions(0.85, 1)
+    first = written(tmp_path, texts, LABELS, given, classes=["bad", "good"])
     moved, new = (np.where(v == 1, 2.0, v) for v in (LABELS, better))
     new[7] = 1.0
-    second = named(Answers((texts,), moved, new, None), DIGESTS, ["bad", "fair", "good"])
+    second = written(tmp_path, texts, moved, new, classes=["bad", "fair", "good"])
     sides = [
         method("m", answers=(x,), tests=(evaluate("accuracy", x.labels, x.predictions),))
         for x in (first, second)
@@ -189,28 +211,36 @@ def test_classes_are_matched_by_their_names_whatever_their_numbers():
     assert change.basis == "examples"
     better[7] = 2.0
     assert change.difference == pytest.approx(np.mean(better == LABELS) - np.mean(given == LABELS))
-    alike = named(Answers((texts,), LABELS, better, None), DIGESTS, ["bad", "good", "fair"])
+    alike = written(tmp_path, texts, LABELS, better, classes=["bad", "good", "fair"])
     wanted = method("m", answers=(alike,), tests=sides[1].tests)
     assert change == one(sides[0], wanted).changes[0]
-    renamed = named(Answers((texts,), LABELS, given, None), DIGESTS, ["bad", "fine"])
-    assert (
-        one(sides[0], method("m", answers=(renamed,), tests=sides[0].tests)).changes[0].basis
-        == "none"
-    )
+    renamed = written(tmp_path, texts, LABELS, given, classes=["bad", "fine"])
+    (other,) = one(sides[0], method("m", answers=(renamed,), tests=sides[0].tests)).changes
+    assert other.basis == "none"
 
 
-def test_examples_are_matched_by_their_texts_whatever_their_numbers():
+def test_examples_are_matched_by_their_texts_whatever_their_numbers(tmp_path: Path):
     rng = np.random.default_rng(0)
     texts, others = rng.integers(0, 300, (2, 300))
     given = predictions(0.8, 0)
-    first = named(Answers((texts, others), LABELS, given, None), DIGESTS)
+    first = written(tmp_path, (texts, others), LABELS, given)
     # The same texts under other numbers, the same examples in another order.
     renumbered, order = rng.permutation(300), rng.permutation(300)
     digests = np.empty(300, dtype=object)
     digests[renumbered] = DIGESTS
     sides = tuple(renumbered[side][order] for side in (texts, others))
-    second = named(Answers(sides, LABELS[order], given[order], None), digests.tolist())
-    assert first.same_examples(second)
-    assert np.array_equal(first.predictions, second.predictions)
-    swapped = named(Answers(sides[::-1], LABELS[order], given[order], None), digests.tolist())
+    again = written(tmp_path, sides, LABELS[order], given[order], digests.tolist())
+    assert first.same_examples(again)
+    assert np.array_equal(first.predictions, again.predictions)
+    swapped = written(tmp_path, sides[::-1], LABELS[order], given[order], digests.tolist())
     assert not first.same_examples(swapped)
+
+
+def test_predictions_that_were_not_kept_or_do_not_name_their_texts_are_none(tmp_path: Path):
+    assert named_answers(tmp_path) is None
+    bare = predictions_table("test", (np.arange(300),), LABELS, LABELS)
+    pq.write_table(bare, tmp_path / PREDICTIONS)
+    assert named_answers(tmp_path) is None
+    (tmp_path / PREDICTIONS).write_bytes(b"PAR1")
+    with pytest.raises(CorruptDataError, match="holds no predictions"):
+        named_answers(tmp_path)
