@@ -112,9 +112,8 @@ class ContrastiveTuning(Method):
         return self.train
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """What the last blocks run from, where they do; otherwise nothing that training needs: the report
-        asks a store for the tokens of texts, and this one is the smallest."""
-        return self._as_head(sizes).reads(sizes) or {self.recipe: ("pooled/hidden_last/0",)}
+        """What the last blocks run from, where they do; otherwise nothing that training needs."""
+        return self._as_head(sizes).reads(sizes)
 
     def single_store_recipes(self) -> tuple[str, ...]:
         """One pass per text."""

@@ -107,11 +107,12 @@ class FinetunedHead(EvaluatedMethod):
         return {"": self.recipe}
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """What enters the first block that runs, if that is stored."""
+        """What enters the first block that runs, if that is stored; otherwise nothing that training needs:
+        the report asks a store for the tokens of texts, and this array is the smallest."""
         self.train.require(sizes)
         n_blocks = self.train.n_above_cache
         if n_blocks is None:
-            return {}
+            return {self.recipe: ("pooled/hidden_last/0",)}
         for name in arrays_of(self.layer, sizes):
             require_above(n_blocks, name.text, sizes)
         return {self.recipe: (entering_array(n_blocks, sizes),)}
@@ -145,9 +146,9 @@ class FinetunedHead(EvaluatedMethod):
         )
 
     def _below(self, cell: Cell) -> Reading:
-        arrays = self.reads(cell.upstream.sizes).get(self.recipe)
-        if arrays is None:
+        if self.train.n_above_cache is None:
             return Reading((), (), {})
+        arrays = self.reads(cell.upstream.sizes)[self.recipe]
         return cell.upstream.reading(self.recipe, arrays, cell.task)
 
     def _node(
@@ -177,7 +178,10 @@ class FinetunedHead(EvaluatedMethod):
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """The head and its backbone on dev and test."""
         tuned = Input(name="head", ref=fitted.id, loader=loaders.TUNED_HEAD)
-        return self._node(ScoreTunedHead, cell, "score", {"score": ScoreConfig()}, (tuned,))
+        # The report has the tokens of the experiment's own recipe alone.
+        is_own = self.recipe == DEFAULT_RECIPE
+        config = ScoreConfig() if is_own else ScoreConfig(n_weight_texts=0)
+        return self._node(ScoreTunedHead, cell, "score", {"score": config}, (tuned,))
 
     def without_vector(self) -> str | None:
         """One array at a time is read of a store."""
@@ -249,6 +253,7 @@ class FinetuneHead(Stage):
         target = context.bare_target(node)
         require_fits(target.recipe, target.sizes, None)
         config.train.require(target.sizes)
+        config.train.require_precision(target.identity.compute_dtype)
         first, *_ = arrays_of(config.fit.layer, target.sizes)
         config.fit.head.require_width(first.width(target.sizes))
         data = fit_data(node, context, {})

@@ -330,6 +330,7 @@ class Finetune(Stage):
             target = context.bare_target(node)
             require_fits(target.recipe, target.sizes, config.model.token_place)
             config.train.require(target.sizes)
+            config.train.require_precision(target.identity.compute_dtype)
         if context.is_known(node.input("graphs")):
             corpus = graphs_of(node, context)
             require_cases(config, corpus)

@@ -241,11 +241,14 @@ def _attention_maps(entries: Sequence[ProbeEntry], context: RunContext) -> list[
 
 
 def text_tokens(node: Node, context: RunContext, digests: Sequence[str]) -> dict[str, list[Token]]:
-    """Tokens of texts under the experiment's own recipe, as its tokenizer writes them."""
+    """Tokens of texts under the experiment's own recipe, as its tokenizer writes them, of those stored."""
     facts = node.run_facts["tokens"]
     if facts is None or not digests:
         return {}
-    return _tokens(TokenSource.model_validate(facts), context, digests, "span")
+    source = TokenSource.model_validate(facts)
+    segments = _store(source, context).locate(digests).segment.tolist()
+    stored = [digest for digest, segment in zip(digests, segments, strict=True) if segment >= 0]
+    return _tokens(source, context, stored, "span") if stored else {}
 
 
 def _store(source: TokenSource, context: RunContext) -> FeatureStore:

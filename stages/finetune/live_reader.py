@@ -4,7 +4,8 @@ With gradients for training, and as a reader of features for everything that rea
 Axes: t rows of all texts, n texts, d width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -117,10 +118,18 @@ class LiveReader:
         rows = np.add.reduceat(span.data.astype(np.int64), span.offsets[:-1])
         return rows if self.index is None else rows[self.index]
 
-    def rows(self, texts: NDArray[np.int64]) -> tuple[Float[Tensor, "t d"], Int64[Tensor, " n1"]]:
+    def rows(
+        self,
+        texts: NDArray[np.int64],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> tuple[Float[Tensor, "t d"], Int64[Tensor, " n1"]]:
         """The rows of texts, repeats allowed, one text after the other, and where each begins.
 
         Differentiable by the backbone's trainable weights where the caller's gradient mode says so.
+
+        Args:
+            texts: their numbers.
+            around: each pass of the backbone is made in a context of its own.
         """
         own = texts if self.index is None else self.index[texts]
         encoded = self.encoded.take(own)
@@ -128,7 +137,8 @@ class LiveReader:
         parts: list[Tensor] = []
         for (start, stop), width in zip(pairwise(found.bounds), found.widths.tolist(), strict=True):
             here = found.order[start:stop]
-            parts += self._pass(encoded.take(here), own[here], width)
+            with around():
+                parts += self._pass(encoded.take(here), own[here], width)
         back = np.argsort(found.order)
         offsets = offsets_of([len(parts[at]) for at in back])
         device = self.backbone.device

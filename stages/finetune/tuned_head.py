@@ -6,8 +6,8 @@ the cached head's fit, computed on the fly.
 Axes: t tokens of all texts, n texts, e width of an encoding.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,15 +135,23 @@ class TunedHeadTrainee(Trainee[TunedModel, Batch]):
 
     def _encode(self, texts: NDArray[np.int64]) -> Float[Tensor, "n e"]:
         optim, tuned = self.config.optim, self.model.tuned
+        is_again = optim.activations == "recomputed" and torch.is_grad_enabled()
+
+        @contextmanager
+        def around() -> Iterator[None]:
+            with (
+                nullcontext() if tuned is None else tuned.drawing(),
+                recomputing(self._reader.backbone, self._reader.n_whole_blocks)
+                if is_again
+                else nullcontext(),
+            ):
+                yield
+
         with (
-            nullcontext() if tuned is None else tuned.drawing(),
-            recomputing(self._reader.backbone, self._reader.n_whole_blocks)
-            if optim.activations == "recomputed" and torch.is_grad_enabled()
-            else nullcontext(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=optim.precision == "bfloat16"),
             nullcontext() if tuned is not None and torch.is_grad_enabled() else torch.no_grad(),
         ):
-            rows, offsets = self._reader.rows(texts)
+            rows, offsets = self._reader.rows(texts, around)
         return self.model.head(rows, offsets)
 
     def _loss(self, picked: NDArray[np.int64], encoded: Tensor) -> Tensor:

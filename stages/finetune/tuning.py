@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.kinds import Category, Kind
 from permafrost.stages.late_names import late_names
+from permafrost.storage.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,10 @@ class Tuning(Kind, ABC):
         """Raises: InputError: a backbone of these sizes cannot be trained so."""
         return
 
+    def require_precision(self, dtype: str) -> None:
+        """Raises: InputError: a backbone with weights of this dtype cannot be trained so."""
+        return
+
     @abstractmethod
     def attach(self, backbone: HasModel, draw: torch.Generator) -> Tuned | None:
         """Make a backbone trainable, in place; None where nothing of it is trained.
@@ -60,6 +65,37 @@ class Tuning(Kind, ABC):
             FileNotFoundError: there are none.
             SafetensorError: they are damaged.
         """
+
+
+class OwnWeightsTuning(Tuning):
+    """Weights of the backbone itself are trained, in place."""
+
+    @property
+    def changes_states(self) -> bool:
+        """Of every text."""
+        return True
+
+    @property
+    def usual_lr(self) -> float:
+        """GLOT's of full fine-tuning (tables 5 and 9)."""
+        return 2e-5
+
+    def require_precision(self, dtype: str) -> None:
+        """Raises: InputError: it is not float32, so that a step is mostly less than the weights' rounding."""
+        if dtype != "float32":
+            raise InputError(
+                f"train: {self.kind} steps the backbone's own weights, and backbone.dtype is {dtype}, in "
+                "which most steps round to nothing; set backbone.dtype to float32 and optim.precision to "
+                "bfloat16, which computes in bfloat16, or train: lora, whose adapters are float32"
+            )
+
+    def load(self, folder: Path) -> Mapping[str, Tensor]:
+        """By the names of the backbone's parameters."""
+        from safetensors.torch import load_file
+
+        from permafrost.stages.finetune.own_weights import WEIGHTS
+
+        return load_file(folder / WEIGHTS)
 
 
 TUNINGS = Category("tuning of the backbone", Tuning, "permafrost.stages.finetune.tunings")

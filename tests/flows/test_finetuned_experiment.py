@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from permafrost.flows.build import build_graph
+from permafrost.flows.context import RunContext, RunRuntime
 from permafrost.flows.experiment_files.experiment_file import load_experiment
+from permafrost.flows.nodes.report_writing import text_tokens
 from permafrost.flows.pipeline import PipelineResult, run_serially
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
-from tests.flows.experiments import rows_of, run_in
+from tests.flows.experiments import rows_of, run_in, write
 from tests.flows.looked import look
 from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import WORDS, save_model
@@ -65,7 +68,9 @@ def experiment(folder: Path) -> dict[str, Any]:
                 for name, train in TOP.items()
             },
             "shuffled": method(kind="finetuned", train="full", labels="shuffled"),
+            "own recipe": method(kind="finetuned", train="probe", recipe="bare"),
         },
+        "recipes": {"bare": "plain:specials=exclude"},
         "seeds": [0],
         "report": {"title": "Tuned"},
         "runtime": {"extract": {"device": "cpu"}},
@@ -82,7 +87,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PipelineR
 def test_every_row_is_in_the_report(ran: tuple[Path, Path, PipelineResult]) -> None:
     _, home, result = ran
     rows = {row["method"]: row for row in rows_of(result)}
-    assert rows.keys() >= {"cached", *TRAINED, *TOP, "shuffled"}
+    assert rows.keys() >= {"cached", *TRAINED, *TOP, "shuffled", "own recipe"}
     assert rows["probe"]["dev"] == pytest.approx(rows["cached"]["dev"])
     assert rows["top cached"]["dev"] == pytest.approx(rows["top live"]["dev"])
     assert rows["top cached"]["test"] == pytest.approx(rows["top live"]["test"])
@@ -102,7 +107,7 @@ def test_blocks_from_the_cache_wait_for_what_they_read(
 ) -> None:
     path, _, _ = ran
     nodes = build_graph(load_experiment(path))
-    (extraction,) = nodes.extractions.values()
+    extraction = nodes.extractions["default", "words", 0]
     cached, live = (nodes.fits[name, "words", 0] for name in ("top cached", "top live"))
     assert extraction.id in cached.after
     assert [i.ref.rpartition("/hidden/")[2] for i in cached.inputs_named("features")] == ["2"]
@@ -158,6 +163,7 @@ def test_adapters_lie_in_the_artifact_as_peft_writes_them(
             "reads hidden/2, but with below: cached the first block that runs is 3 of 3",
         ),
         ("methods.LoRA.optim.backbone_lr=-1", "greater than or equal to 0"),
+        ("backbone.dtype=bfloat16", "backbone.dtype is bfloat16, in which most steps round"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_runs(
@@ -167,3 +173,24 @@ def test_wrong_settings_are_refused_before_anything_runs(
     with pytest.raises(InputError, match=message):
         run_serially(path, tmp_path / "home", [change])
     assert not (tmp_path / "home").exists()
+
+
+def test_a_report_asks_for_no_text_that_is_not_stored(
+    ran: tuple[Path, Path, PipelineResult],
+) -> None:
+    """A head on a backbone that was trained with another one reads no store of the experiment's own."""
+    path, home, _ = ran
+    report, context = look(path, home).nodes.report, RunContext(home, RunRuntime())
+    first = load_corpus(home).digests[0]
+    assert text_tokens(report, context, [first, "0" * 64]).keys() == {first}
+    assert text_tokens(report, context, ["0" * 64]) == {}
+
+
+def test_nothing_else_has_to_read_the_backbone(
+    ran: tuple[Path, Path, PipelineResult], tmp_path: Path
+) -> None:
+    fields = yaml.safe_load(ran[0].read_text())
+    methods = {"LoRA": fields["methods"]["LoRA"]}
+    alone = write(tmp_path / "alone.yaml", {**fields, "methods": methods, "capture": None})
+    (extraction,) = build_graph(load_experiment(alone)).extractions.values()
+    assert extraction.config["arrays"] == ["pooled/hidden_last/0"], "the report asks for its tokens"

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.extraction.sizes import BackboneSizes
-from permafrost.stages.finetune.tuning import Tuning
+from permafrost.stages.finetune.tuning import OwnWeightsTuning
 from permafrost.storage.errors import InputError
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from permafrost.stages.extraction.families import HasModel
     from permafrost.stages.finetune.tuned import Tuned
 
 
-class LastBlocks(Tuning):
+class LastBlocks(OwnWeightsTuning):
     """The weights of the last `n` blocks, and of the final norm if there is one."""
 
     kind: Literal["last_blocks"] = "last_blocks"
@@ -33,19 +31,9 @@ class LastBlocks(Tuning):
     float32` where float16 is too coarse."""
 
     @property
-    def changes_states(self) -> bool:
-        """Of every text."""
-        return True
-
-    @property
     def n_above_cache(self) -> int | None:
         """As `below` says."""
         return self.n if self.below == "cached" else None
-
-    @property
-    def usual_lr(self) -> float:
-        """As full fine-tuning."""
-        return 2e-5
 
     def require(self, sizes: BackboneSizes) -> None:
         """Raises: InputError: the backbone has fewer blocks."""
@@ -65,11 +53,3 @@ class LastBlocks(Tuning):
             modules.append(norm)
         chosen = {id(p) for module in modules for p in module.parameters()}
         return OwnWeights({n: p for n, p in model.named_parameters() if id(p) in chosen})
-
-    def load(self, folder: Path) -> Mapping[str, Tensor]:
-        """By the names of the backbone's parameters."""
-        from safetensors.torch import load_file
-
-        from permafrost.stages.finetune.own_weights import WEIGHTS
-
-        return load_file(folder / WEIGHTS)

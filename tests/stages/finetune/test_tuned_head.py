@@ -1,6 +1,7 @@
 """Heads trained with their backbone: against cached heads, against whole passes, and through kills."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.families import FAMILIES
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.finetune import by_length
+from permafrost.stages.finetune.adapters import Adapters
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head import (
     TunedHeadResult,
@@ -328,3 +330,26 @@ def test_more_blocks_than_there_are_cannot_be_trained(pair: Pairs) -> None:
     TUNINGS_OF_A_BACKBONE.validate({"kind": "last_blocks", "n": 3}).require(sizes)
     with pytest.raises(InputError, match="last_blocks with n 4, but the backbone has 3 blocks"):
         TUNINGS_OF_A_BACKBONE.validate({"kind": "last_blocks", "n": 4}).require(sizes)
+
+
+def test_adapters_draw_anew_in_each_pass_of_a_batch(
+    own: Own, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of texts of several lengths is several passes, here as they cost little."""
+    monkeypatch.setitem(by_length.PASS_TOKENS, "cpu", 1)
+    passes, drawn, one_pass, drawing = [], [], LiveReader._pass, Adapters.drawing
+
+    def counted(reader: LiveReader, *args: Any) -> list[torch.Tensor]:
+        if torch.is_grad_enabled():
+            passes.append(reader)
+        return one_pass(reader, *args)
+
+    def drawing_of(adapters: Adapters) -> AbstractContextManager[None]:
+        if torch.is_grad_enabled():
+            drawn.append(adapters)
+        return drawing(adapters)
+
+    monkeypatch.setattr(LiveReader, "_pass", counted)
+    monkeypatch.setattr(Adapters, "drawing", drawing_of)
+    tuned(own("bert"), config("lora", "mean", optim={"batch_size": 12, "max_epochs": 1}))
+    assert len(drawn) == len(passes) > 1
