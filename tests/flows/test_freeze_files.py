@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.report.claim_kinds import AnyClaim, Claim, CurveClaim, SameBest, Within
+from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.freeze.layer_reference import generator
 from tests.stages.mteb_evaluation.small_tasks import write_rows
@@ -174,7 +175,7 @@ def built(name: str, folder: Path) -> ExperimentGraph:
     )
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", short(ROWS, "ladder", "unified"))
 def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
     nodes = built(name, stand_ins)
     experiment = nodes.experiment

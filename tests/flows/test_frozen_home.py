@@ -112,6 +112,7 @@ def test_an_upgrade_changes_names_and_no_vector(frozen: Path, tmp_path: Path) ->
     assert np.array_equal(permafrost.load_exported(folder, device="cpu").encode(TEXTS), before)
 
 
+@pytest.mark.deep
 def test_the_same_experiment_computes_no_token(
     frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

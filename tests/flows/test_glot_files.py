@@ -17,6 +17,7 @@ from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.stages.report.claim_kinds import Claim
+from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -85,9 +86,7 @@ ROWS = {
     "paper/figure5": WEIGHTS,
 }
 """Rows by file; those of table 6 are in test_grid_files.py."""
-LONG = ("paper/table1", "paper/table4")
-"""Files of many nodes, whose small ones are like them."""
-EACH = [pytest.param(n, marks=pytest.mark.deep) if n in LONG else n for n in ROWS]
+EACH = short(ROWS, "table2", "table13_decoder", "efficiency")
 GLUE = {"CoLA", "SST-2", "STS-B", "MRPC", "QQP", "QNLI", "RTE", "WNLI"}
 THREE = {"CoLA", "STS-B", "RTE"}
 DILUTION = {f"ratio {r}{p}" for r in ("0.2", "0.5", "0.8", "0.9") for p in ("", ", as printed")}

@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.storage.durable import read_json, write_json
 from permafrost.storage.errors import InputError
+from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
 
@@ -84,9 +85,7 @@ ROWS = {
 }
 """Rows by file; docs/papers/htp.md says which of the paper's are missing, and why."""
 PAPER = sorted(name for name in ROWS if name.startswith("paper/"))
-LONGEST = ("paper/table3", "paper/figure5", "paper/figure5_gemma2")
-"""Files of many nodes, whose small ones are like them."""
-EACH = [pytest.param(n, marks=pytest.mark.deep) if n in LONGEST else n for n in sorted(ROWS)]
+EACH = short(sorted(ROWS), "table1", "table6", "paper/table1")
 BACKBONES = {"paper/figure5_gemma2": "gemma2"}
 """Those that are not Mistral."""
 POSITIONS = {"mistral": 32_768, "gemma2": 8_192, "llama": 512}

@@ -77,6 +77,7 @@ def test_the_version_is_printed_by_itself(
     assert done.stdout == version("permafrost") + "\n"
 
 
+@pytest.mark.deep
 def test_a_typo_is_told_and_a_plan_made_without_what_computes(
     called: Callable[[Sequence[str]], tuple[int, set[str]]],
     tiny_bert: Path,

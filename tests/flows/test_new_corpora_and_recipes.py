@@ -117,6 +117,7 @@ def stores(home: Path) -> set[str]:
     return {folder.name for folder in (home / "features").iterdir() if len(folder.name) == 32}
 
 
+@pytest.mark.deep
 def test_a_source_and_a_recipe_are_one_file_each_and_an_edit_runs_their_own_nodes_again(
     tiny_bert: Path, tmp_path: Path
 ) -> None:

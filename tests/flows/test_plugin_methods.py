@@ -114,6 +114,7 @@ def to_run(looked: Looked) -> set[str]:
     return waiting - {looked.nodes.report.label}
 
 
+@pytest.mark.deep
 def test_a_probe_and_a_method_in_files_join_the_run_and_the_report(
     tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ class LengthTask(LocalTask):
 '''
 
 
+@pytest.mark.deep
 def test_a_local_task_in_a_file_is_evaluated_and_its_edit_runs_its_own_nodes(
     tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from tests.flows.conftest import tiny_experiment
 from tests.flows.experiments import rows_of, run_in
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_heads_on_a_stored_readout_are_reported_and_only_tokens_have_weights(tiny_bert, tmp_path):
     content = tiny_experiment(tiny_bert)

@@ -87,6 +87,7 @@ def test_what_is_missing_is_computed_with_prefect(
     assert asked == [str(experiment_file)]
 
 
+@pytest.mark.deep
 def test_a_serial_run_needs_no_prefect_unless_a_server_is_named(
     finished: Cli,
     experiment_file: Path,

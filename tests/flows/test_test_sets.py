@@ -49,6 +49,7 @@ def experiment(folder: Path, backbone: Path, **other: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.deep
 def test_a_head_is_trained_once_and_scored_on_both(tiny_bert: Path, tmp_path: Path) -> None:
     path, home, result = run_in(tmp_path, experiment(tmp_path, tiny_bert))
     dag = look(path, home)

@@ -132,6 +132,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_probes_run_once_and_a_second_run_loads_nothing(
     files: dict[str, str], tmp_path: Path, loads: list[str]
@@ -184,6 +185,7 @@ def test_probes_run_once_and_a_second_run_loads_nothing(
     assert loads == ["float32"]
 
 
+@pytest.mark.deep
 def test_what_a_probe_is_made_of_is_in_its_key(files: dict[str, str], tmp_path: Path) -> None:
     content = experiment(files)
     path = write(tmp_path / "experiment.yaml", content)

@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.stages.mteb_evaluation.suites import suite
+from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
 
@@ -210,7 +211,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("name", UNTUNED)
+@pytest.mark.parametrize("name", short(UNTUNED, "table1"))
 def test_a_file_without_training_plans_and_has_the_papers_rows(
     name: str, stand_ins: Path, tmp_path: Path
 ) -> None:
@@ -252,7 +253,7 @@ def test_a_file_at_the_papers_size_has_the_papers_tasks(name: str) -> None:
     assert not from_hub & {*suite("va14")}
 
 
-@pytest.mark.parametrize("name", PROBED)
+@pytest.mark.parametrize("name", short(PROBED, "figure5_6"))
 def test_a_file_of_probes_plans_and_has_the_papers_curves(
     name: str, stand_ins: Path, tmp_path: Path
 ) -> None:

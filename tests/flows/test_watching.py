@@ -64,6 +64,7 @@ def started(name: str) -> list[FlowRun]:
         return client.read_flow_runs(deployment_filter=only)
 
 
+@pytest.mark.deep
 def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
     look: Look, document: dict[str, Any], data: Path, name: str, tmp_path: Path
 ) -> None:

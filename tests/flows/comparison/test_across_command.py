@@ -46,6 +46,7 @@ def cli(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return Cli(home, capsys)
 
 
+@pytest.mark.deep
 def test_a_decoder_with_weights_in_another_format_is_still_one(cli: Cli, tmp_path: Path) -> None:
     """Its parameters are not counted, and it is read at its last token all the same."""
     folder = tmp_path / "small-llama"
@@ -69,6 +70,7 @@ def test_a_decoder_with_weights_in_another_format_is_still_one(cli: Cli, tmp_pat
     assert counted == sum(tensor.numel() for tensor in weights.values())
 
 
+@pytest.mark.deep
 def test_an_experiment_is_its_latest_run_that_is_done(cli: Cli) -> None:
     named, numbered = (
         cli.json("across", *of) for of in (("encoder", "decoder"), ("encoder@1", "decoder@1"))

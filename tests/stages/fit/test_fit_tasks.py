@@ -52,8 +52,9 @@ def _fit(config, data):
     [
         ("pair_classification", 0.6),  # the commonest of three classes is half of the pairs
         # Cosines of vectors that nothing was learnt for go with the grades already.
-        ("similarity", 0.4),
-        ("unlabelled", 0.2),  # the mean of 1 / rank over 60 ranks is 0.08
+        pytest.param("similarity", 0.4, marks=pytest.mark.deep),
+        # The mean of 1 / rank over 60 ranks is 0.08.
+        pytest.param("unlabelled", 0.2, marks=pytest.mark.deep),
     ],
 )
 def test_a_head_learns_every_task_and_nothing_from_shuffled_answers(task, chance):

@@ -33,6 +33,7 @@ from permafrost.storage.errors import CorruptDataError, InputError, NotFoundErro
 from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from tests.diagonal import diagonal
+from tests.short import short
 from tests.stages.freeze.planted_pairs import make_latents, make_pairs
 
 SIZES = EncoderSizes(early=6, late=8)
@@ -194,7 +195,7 @@ def test_true_labels_are_written_as_before_there_was_a_control():
 # Test by epoch
 
 
-@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+@pytest.mark.parametrize("metric", ["pearson", pytest.param("spearman", marks=pytest.mark.deep)])
 def test_test_scores_are_kept_after_every_evaluated_epoch_and_change_nothing(metric, tmp_path):
     settings = {"metric": metric, "max_epochs": 7, "evaluate_every": 3, "lr": 3e-2}
     plain = _fit(_config(**settings))
@@ -254,7 +255,7 @@ def _same(one, other):
         assert torch.equal(value, other.state[name]), name
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", short(HEADS, "siamese"))
 def test_a_fit_depends_on_its_seed_alone(kind):
     before = torch.get_rng_state()
     one = _fit(_config(kind, max_epochs=2))
@@ -264,6 +265,7 @@ def test_a_fit_depends_on_its_seed_alone(kind):
     assert _fit(_config(kind, max_epochs=2, seed=4)).history != one.history
 
 
+@pytest.mark.deep
 def test_fits_side_by_side_do_not_disturb_each_other():
     configs = [_config(max_epochs=2, seed=seed) for seed in (1, 2, 3)]
     alone = [_fit(config) for config in configs]

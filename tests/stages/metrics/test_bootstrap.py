@@ -76,7 +76,7 @@ def test_every_draw_once_gives_the_metric_of_a_fit(metric: str):
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_metrics_of_resamples_equal_those_of_the_drawn_examples(metric: str):
     labels, predictions = example_data(metric, np.random.default_rng(4), n=12)
-    (counts,) = draws(12, 150, seed=1)
+    (counts,) = draws(12, 40, seed=1)
     values = resampled(metric, labels.astype(float), predictions.astype(float), counts)
     for b, row in enumerate(counts.T):
         chosen = drawn_examples(row)
@@ -90,7 +90,7 @@ def test_average_precision_of_resamples_is_that_of_the_drawn_examples():
     labels = (rng.random(12) < 0.4).astype(float)
     # Rounded, so that some are equal.
     predictions = rng.normal(size=(3, 12)).round(0)
-    (counts,) = draws(12, 150, seed=1)
+    (counts,) = draws(12, 40, seed=1)
     values = resampled("average_precision", labels, predictions, counts)
     for b, row in enumerate(counts.T):
         chosen = drawn_examples(row)
