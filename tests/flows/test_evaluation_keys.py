@@ -17,6 +17,7 @@ from tests.flows.editing import edit as edit
 from tests.flows.experiments import pairs, write
 from tests.flows.looked import Looked, look
 from tests.flows.small_evaluations import experiment, write_data
+from tests.short import short
 from tests.stages.extraction.tiny_models import save_model
 
 pytestmark = [
@@ -108,7 +109,7 @@ def all_kinds(folder: Path, tiny_bert: Path) -> Path:
     return write(folder / "kinds.yaml", content)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", short(TASKS, "retrieval", "mteb"))
 def test_an_edit_of_a_kind_of_task_changes_the_keys_of_its_own_nodes(
     all_kinds: Path, edit: Callable[[type], None], name: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_worker_that_finds_other_files_is_refused_and_another_computes(
     assert "it has another model.safetensors" in said
 
 
+@pytest.mark.deep
 def test_what_waits_at_a_refused_worker_is_begun_there_and_nothing_else(
     scheduler: str, tmp_path: Path
 ) -> None:

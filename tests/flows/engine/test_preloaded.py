@@ -26,6 +26,7 @@ def seen_by_a_worker() -> dict[str, Any]:
     }
 
 
+@pytest.mark.deep
 def test_workers_are_forks_of_a_process_that_has_imported_everything_and_has_one_thread(
     scheduler: str,
 ) -> None:
@@ -40,6 +41,7 @@ def test_workers_are_forks_of_a_process_that_has_imported_everything_and_has_one
     assert first["path"] == os.environ.get("PYTHONPATH"), "the user's own"
 
 
+@pytest.mark.deep
 def test_workers_are_spawned_where_no_socket_can_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of a socket has about a hundred characters, and TMPDIR may have more."""
 

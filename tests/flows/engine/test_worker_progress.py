@@ -52,6 +52,7 @@ def run(scheduler: str, home: Path, display: Display) -> Any:
     return flow_run.flow_run.id
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("prefect_server")
 def test_progress_of_a_worker_is_a_bar_and_an_artifact_of_prefect(
     scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
