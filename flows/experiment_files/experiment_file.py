@@ -30,8 +30,8 @@ def load_experiment(
     Args:
         source: YAML file, or the same fields in a mapping.
         overrides: `path.to.field=value` each, the value in YAML. One inside an `x-` key changes every place
-            that refers to the mapping or list there; any other changes its own place alone, aliases or not.
-            Those of `x-` keys come first.
+            that refers to the mapping or list there or merges it; any other changes its own place alone,
+            aliases or not. Those of `x-` keys come first.
         found: where the backbone of a name is to be read; as it is named if not given.
 
     Raises:
@@ -46,7 +46,8 @@ def load_experiment(
         raise InputError(
             f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
-    fields = _found(_expanded(overridden(document, overrides, Experiment), "$"), found)
+    changed = overridden(document, overrides, Experiment)
+    fields = _found(_expanded(changed.fields, "$"), found)
     try:
         experiment = Experiment.model_validate(fields)
     except ValidationError as error:
@@ -56,7 +57,7 @@ def load_experiment(
     if wrong := booleans_for_numbers(experiment, fields):
         lines = "\n  ".join(wrong)
         raise InputError(f"{where} has {len(wrong)} wrong field(s):\n  {lines}")
-    require_no_grid_instead(fields, overrides)
+    require_no_grid_instead(fields, overrides, changed.changed)
     return experiment
 
 
