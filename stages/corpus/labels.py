@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.values import holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -60,6 +61,10 @@ def _column(split: SplitRows) -> pa.ChunkedArray:
     return split.label
 
 
+def _held(column: pa.ChunkedArray) -> str:
+    return "text" if holds_text(column.type) else str(column.type)
+
+
 def _value(column: pa.ChunkedArray, row: int) -> object:
     return column.slice(row, 1).to_pylist()[0]
 
@@ -77,7 +82,7 @@ def scores(split: SplitRows, name: str) -> NDArray[np.float64]:
     column = _column(split)
     if not _is_number(column.type):
         raise InputError(
-            f"column {quoted(name)} of {split.where} holds {column.type} (first: "
+            f"column {quoted(name)} of {split.where} holds {_held(column)} (first: "
             f"{quoted(_value(column, 0))}), "
             "expected numbers: a similarity is graded; remove or repair the rows that are not "
             "numbers"
@@ -91,7 +96,7 @@ def scores(split: SplitRows, name: str) -> NDArray[np.float64]:
 def _classes(split: SplitRows, name: str) -> NDArray[np.int64] | NDArray[np.object_]:
     column = _column(split)
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if holds_text(kind):
         names = np.array(column.to_pylist(), dtype=object)
         blank = np.array([not label.strip() for label in names], dtype=np.bool_)
         _refuse_first(blank, split, name, "is empty or blank; remove the row or fill it")
@@ -153,7 +158,7 @@ def _indices(
     values: list[NDArray[np.int64] | NDArray[np.object_]], splits: Sequence[SplitRows], name: str
 ) -> tuple[list[NDArray[np.float64] | None], tuple[str, ...]]:
     if len({v.dtype == object for v in values}) > 1:
-        kinds = ", ".join(f"{_column(s).type} in {s.where}" for s in splits)
+        kinds = ", ".join(f"{_held(_column(s))} in {s.where}" for s in splits)
         raise InputError(
             f"the labels in column {quoted(name)} are of different types: {kinds}; use one type "
             "everywhere"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.names import require_columns
-from permafrost.stages.corpus.values import checked_texts, holds_text
+from permafrost.stages.corpus.values import checked_texts, decoded, holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import offsets_of
@@ -148,7 +148,8 @@ def checked_rows(
         class_names: of classes 0, 1, ... if the source declares them.
 
     Raises:
-        InputError: there are no rows, a column or label is missing, or a text is missing, blank or not text.
+        InputError: there are no rows, a column or label is missing, a text is missing, blank or not text, or
+            a label is not UTF-8.
     """
     require_columns(table.column_names, [name for names in columns for name in names], where)
     texts = [checked_texts(table.column(name), name, where) for name in columns[0]]
@@ -174,4 +175,4 @@ def _checked_label(column: pa.ChunkedArray, name: str, where: str) -> pa.Chunked
             f"row {row + 1} of {where} has no label in column {quoted(name)} ({column.null_count} such "
             f"of {column.length()} rows); remove these rows, or use a task of kind 'unlabelled'"
         )
-    return column
+    return decoded(column, name, where) if holds_text(column.type) else column

@@ -264,6 +264,19 @@ def test_binary_text_that_is_no_utf8_names_its_row(tmp_path: Path) -> None:
         config({"all": path}, "unlabelled").build()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_label_that_is_no_utf8_names_its_row(tmp_path: Path, suffix: str) -> None:
+    path, labels = tmp_path / f"a{suffix}", [b"x", b"caf\xe9"]
+    if suffix == ".parquet":
+        parquet(path, text=["a", "b"], label=pa.array(labels, pa.binary()).view(pa.string()))
+    elif suffix == ".csv":
+        write(path, b"text,label\na,x\nb,caf\xe9\n")
+    else:
+        write(path, b'{"text": "a", "label": "x"}\n{"text": "b", "label": "caf\xe9"}\n')
+    with pytest.raises(InputError, match=r"row 2 of .*'label', is not valid UTF-8.*cp1252"):
+        build(path)
+
+
 def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\n\ntwo\n")
     with pytest.raises(InputError, match=r"row 2 of .* has the blank text ''"):
@@ -278,7 +291,7 @@ def test_a_column_of_numbers_is_not_text(tmp_path: Path) -> None:
 
 def test_text_is_not_a_score(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,text_pair,label\na,b,high\n")
-    with pytest.raises(InputError, match=r"holds string \(first: 'high'\), expected numbers"):
+    with pytest.raises(InputError, match=r"holds text \(first: 'high'\), expected numbers"):
         build(path, "similarity")
     path = parquet(
         tmp_path / "a.parquet", text=["a", "b"], text_pair=["c", "d"], label=[1, float("inf")]
@@ -341,8 +354,8 @@ def test_whole_numbers_of_64_bits_are_refused_as_classes_and_rounded_as_grades(
 
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
-    test = write(tmp_path / "test.csv", "text,label\nc,zero\n")
-    with pytest.raises(InputError, match=r"int64 in .*train.csv, string in .*test.csv"):
+    test = write(tmp_path / "test.jsonl", '{"text": "c", "label": "zero"}\n')
+    with pytest.raises(InputError, match=r"int64 in .*train.csv, text in .*test.jsonl"):
         config({"train": train, "test": test}).build()
 
 
