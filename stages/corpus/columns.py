@@ -53,6 +53,11 @@ class TaskColumns(BaseModel, ABC):
         return ()
 
     @property
+    def class_columns(self) -> tuple[str, ...]:
+        """Those label columns that hold classes: one or none."""
+        return ()
+
+    @property
     def negative_columns(self) -> tuple[str, ...]:
         """Columns that hold hard negatives: one or none."""
         return ()
@@ -110,6 +115,11 @@ class Classification(TaskColumns):
         """The label column."""
         return (self.label,)
 
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        """The label column."""
+        return (self.label,)
+
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Class indices."""
         return class_indices(splits, self.label)
@@ -133,6 +143,11 @@ class PairClassification(TaskColumns):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
+        """The label column."""
+        return (self.label,)
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
         """The label column."""
         return (self.label,)
 

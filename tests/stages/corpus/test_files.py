@@ -353,9 +353,9 @@ def test_whole_numbers_of_64_bits_are_refused_as_classes_and_rounded_as_grades(
 
 
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
-    train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
-    test = write(tmp_path / "test.jsonl", '{"text": "c", "label": "zero"}\n')
-    with pytest.raises(InputError, match=r"int64 in .*train.csv, text in .*test.jsonl"):
+    train = write(tmp_path / "train.csv", "text,label\na,0\nb,one\n")
+    test = write(tmp_path / "test.jsonl", '{"text": "c", "label": 0}\n')
+    with pytest.raises(InputError, match=r"text in .*train.csv, double in .*test.jsonl"):
         config({"train": train, "test": test}).build()
 
 
