@@ -122,7 +122,7 @@ class Classification(TaskColumns):
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Class indices."""
-        return class_indices(splits, self.label)
+        return class_indices(splits)
 
 
 class PairClassification(TaskColumns):
@@ -153,7 +153,7 @@ class PairClassification(TaskColumns):
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Class indices."""
-        return class_indices(splits, self.label)
+        return class_indices(splits)
 
 
 class Similarity(TaskColumns):
@@ -180,7 +180,7 @@ class Similarity(TaskColumns):
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Scores, unchanged."""
-        return [scores(split, self.label) for split in splits], ()
+        return [scores(split) for split in splits], ()
 
 
 class Unlabelled(TaskColumns):

@@ -228,6 +228,6 @@ def _number_texts(
         if split.negatives is not None:
             negatives = numbers.slice(start, len(split.negatives.rows))
             start += len(negatives)
-            examples["negatives"] = split.negatives.numbered(negatives, (text, pair), split.where)
+            examples["negatives"] = split.negatives.numbered(negatives, (text, pair), split)
         tables.append(pa.table(examples))
     return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

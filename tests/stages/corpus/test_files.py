@@ -290,8 +290,10 @@ def test_a_column_of_numbers_is_not_text(tmp_path: Path) -> None:
 
 
 def test_text_is_not_a_score(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text,text_pair,label\na,b,high\n")
-    with pytest.raises(InputError, match=r"holds text \(first: 'high'\), expected numbers"):
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,Score\na,b,1\nc,d,high\n")
+    with pytest.raises(
+        InputError, match=r"'Score' of .* holds text \(row 2: 'high'\), expected numbers"
+    ):
         build(path, "similarity")
     path = parquet(
         tmp_path / "a.parquet", text=["a", "b"], text_pair=["c", "d"], label=[1, float("inf")]
