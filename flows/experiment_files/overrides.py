@@ -67,6 +67,11 @@ def _override(document: dict[str, Any], override: str, config: type[BaseModel]) 
             break
         name, parts = ".".join(parts[:n]), parts[n:]
         seen.append(name)
+        if isinstance(at, dict) and any(str(k) == name and k != name for k in at):
+            raise InputError(
+                f"--set {quoted(override)}: {'.'.join(seen)} is no text in the file, and "
+                f"names are; write '{name}', with quotation marks, there"
+            )
         if why := missing_entry(config, document, seen):
             new = f"{'.'.join(seen)}={{field: value, ...}}"
             raise InputError(f"--set {quoted(override)}: {why}; a new one is given whole, '{new}'")

@@ -76,7 +76,7 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
     at, value = _Choice(config), given
     for name in path[:-1]:
         at, value = _inside(at, value, name), _item(value, name)
-    names = list(value) if isinstance(value, Mapping) else []
+    names = list(map(str, value)) if isinstance(value, Mapping) else []
     entry = _mapping_values(at, value)
     if entry is None or path[-1] in names or not _holds_fields(entry):
         return None

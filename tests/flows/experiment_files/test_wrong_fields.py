@@ -132,6 +132,15 @@ def test_an_override_inside_what_does_not_exist_says_so(override: str, says: str
     assert "a new one is given whole" in said
 
 
+@pytest.mark.parametrize("override", ["tasks.2020.files.train=a", "tasks.2021.files.train=a"])
+def test_a_name_that_is_a_number_in_the_file_says_so(override: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("tasks: {2020: {kind: files}}\nmethods: {}\n")
+    with pytest.raises(InputError) as raised:
+        load_experiment(tmp_path / "a.yaml", [override])
+    is_there = "tasks.2020 is no text in the file, and names are; write '2020', with quotation"
+    assert (is_there if "2020" in override else "there is no tasks.2021; ") in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
