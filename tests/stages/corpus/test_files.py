@@ -196,7 +196,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "a text is a number": (
         "a.jsonl",
         '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n',
-        ["text", "string to number", "row 1"],
+        ["row 2", "has 3 in column 'text', expected text", "one type"],
     ),
     "a label is missing": ("a.csv", "text,label\na,1\nb,\n", ["row 2", "no label", "'label'"]),
     "a string label is empty": ("a.csv", "text,label\na,x\nb,\n", ["row 2", "''", "empty"]),
@@ -216,7 +216,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "labels change type": (
         "a.jsonl",
         '{"text": "a", "label": 1}\n{"text": "b", "label": "x"}\n',
-        ["label", "number to string", "row 1"],
+        ["row 2", "has 'x' in column 'label', expected numbers"],
     ),
     "a label is a list": ("a.jsonl", '{"text": "a", "label": [1]}\n', ["row 1", "[1]", "'label'"]),
     "there is one class": ("a.csv", "text,label\na,1\nb,1\n", ["only the class 1", "two"]),
@@ -232,7 +232,11 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
         "PAR1 nonsense PAR1",
         ["cannot be read as .parquet"],
     ),
-    "a json line is cut": ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b', ["cannot be read"]),
+    "a json line is cut": (
+        "a.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b',
+        ["row 2", "no JSON object on one line"],
+    ),
     "the first json line is cut": ("a.jsonl", '{"text": ', ["one object per line"]),
     "a file is a json array": ("a.jsonl", '[{"text": "a", "label": 1}]', ["list", "object"]),
     "csv is not UTF-8": ("a.csv", b"text,label\na,1\ncaf\xe9,0\n", ["row 2", "caf\\xe9", "UTF-8"]),
