@@ -11,7 +11,11 @@ from pydantic import ValidationError
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.experiment_files.overrides import overridden, require_no_grid_instead
 from permafrost.flows.experiment_files.plain_document import plain_document
-from permafrost.flows.experiment_files.wrong_fields import booleans_for_numbers, wrong_fields
+from permafrost.flows.experiment_files.wrong_fields import (
+    booleans_for_numbers,
+    field_errors,
+    wrong_fields,
+)
 from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
@@ -51,8 +55,9 @@ def load_experiment(
     try:
         experiment = Experiment.model_validate(fields)
     except ValidationError as error:
+        n = len(field_errors(error))
         raise InputError(
-            f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
+            f"{where} has {n} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
         ) from error
     if wrong := booleans_for_numbers(experiment, fields):
         lines = "\n  ".join(wrong)

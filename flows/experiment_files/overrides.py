@@ -73,8 +73,8 @@ def _override(document: dict[str, Any], override: str, config: type[BaseModel]) 
                 f"names are; write '{name}', with quotation marks, there"
             )
         if why := missing_entry(config, document, seen):
-            new = f"{'.'.join(seen)}={{field: value, ...}}"
-            raise InputError(f"--set {quoted(override)}: {why}; a new one is given whole, '{new}'")
+            new = f"'{'.'.join(seen)}={{field: value, ...}}', by a name without dots"
+            raise InputError(f"--set {quoted(override)}: {why}; a new one is given whole, {new}")
         if isinstance(at, dict):
             if name not in at:
                 _put(at, name, {})

@@ -89,7 +89,7 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise InputError(f"{where} is not readable as YAML: {_reason(error)}") from error
+        raise InputError(f"{where} is not readable as YAML: {_reason(error, text)}") from error
 
 
 class _Limited(Composer):
@@ -278,11 +278,19 @@ _FAST: Any = _loader(yaml.CSafeLoader) if hasattr(yaml, "CSafeLoader") else None
 """Reads with libyaml, which wheels of PyYAML have, five times as fast."""
 
 
-def _reason(error: yaml.YAMLError) -> str:
-    """What is wrong and where, on one line."""
+def _reason(error: yaml.YAMLError, document: str) -> str:
+    """What is wrong and where in a document, on one line."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     text = visible(" ".join(str(problem).split()))
     if len(text) > 2 * LIMIT:
         text = f"{text[: 2 * LIMIT]}…"
-    return text if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {text}"
+    if mark is None:
+        return text
+    # The parser counts other line ends as well, and the last line may be after the last one.
+    line = "".join(document.splitlines()[mark.line : mark.line + 1])
+    if "expected ',' or" in text and "${" in line:
+        text += (
+            '; inside { } and [ ], text with ${NAME} has to be in quotation marks: "${NAME}/a.csv"'
+        )
+    return f"line {mark.line + 1}, column {mark.column + 1}: {text}"

@@ -87,6 +87,13 @@ def test_a_message_names_line_and_column() -> None:
         read_yaml("a: {b: 1,\n  b: 2}", "x.yaml")
 
 
+def test_a_variable_without_quotation_marks_inside_brackets_is_explained() -> None:
+    for text in ("a: {b: ${D}/x.csv}", "a:\n  - [${D}/x, 1]"):
+        with pytest.raises(InputError, match=r"expected .* has to be in quotation marks"):
+            read_yaml(text, "f")
+    assert read_yaml("a: ${D}/x.csv", "f") == {"a": "${D}/x.csv"}
+
+
 @pytest.mark.parametrize("fast", ["libyaml", "python"])
 def test_both_parsers_read_the_same(fast: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fast == "python":

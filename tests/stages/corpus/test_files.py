@@ -289,7 +289,9 @@ def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_column_of_numbers_is_not_text(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", text=[1, 2], label=[0, 1])
-    with pytest.raises(InputError, match=r"'text' of .* holds int64, expected text"):
+    with pytest.raises(
+        InputError, match=r"'text' of .* holds int64, expected text; .*store it as text"
+    ):
         build(path)
 
 
