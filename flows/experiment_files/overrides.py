@@ -257,17 +257,17 @@ def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _replace(within: Any, old: Any, new: Any) -> None:
     """Put `new` wherever an alias has put the very mapping or list `old`."""
-    if isinstance(within, Merging):
-        if within.merged is old:
-            within.merged = new
-        elif within.merged is not new:
-            _replace(within.merged, old, new)
     places = within.items() if isinstance(within, dict) else enumerate(within)
     for name, value in list(places):
         if value is old:
             within[name] = new
         elif isinstance(value, dict | list) and value is not new:
             _replace(value, old, new)
+    if isinstance(within, Merging):
+        if within.merged is old:
+            within.merged = new
+        elif within.merged is not new:
+            _replace(within.merged, old, new)
 
 
 def _without_aliases(value: Any) -> Any:

@@ -178,8 +178,8 @@ _JSON_NAMES = {
 }
 
 
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a value of JSON may stand in a column of this type."""
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON may stand in a column of this type of Arrow's."""
     if value is None or pa.types.is_null(kind):
         return True
     if pa.types.is_list(kind):

@@ -101,7 +101,7 @@ class FilesCorpus(ColumnsSource):
         self, tables: Sequence[pa.Table], formats: Sequence[TextFormat], classes: Sequence[str]
     ) -> list[pa.Table]:
         """The tables of the splits; if classes are text in one, those of csv and tsv are so in all."""
-        is_text = [_is_text(t.column(n).type) for t, n in zip(tables, classes, strict=True)]
+        is_text = [_is_text(t.column(n)) for t, n in zip(tables, classes, strict=True)]
         if not any(is_text):
             return list(tables)
         return [
@@ -124,5 +124,6 @@ class FilesCorpus(ColumnsSource):
             raise InputError(f"{error}. {name_the_delimiter(other)}") from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_text(column: pa.ChunkedArray) -> bool:
+    kind = column.type
     return holds_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
