@@ -26,6 +26,7 @@ from permafrost.flows.origins import origins
 from permafrost.flows.recipes import recipe_on
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
+from permafrost.stages.corpus.source import ColumnsSource
 from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.last_layer import with_last_named
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
@@ -195,11 +196,13 @@ class _Builder:
         if name not in self._extractions:
             stores = self.stores[recipe]
             found = self._store_nodes(recipe)
+            source = self.experiment.tasks.get(task)
             self._extractions[name] = extract_node(
                 stores.targets[prompt],
                 self.corpus(task),
                 stores.labels(task)[prompt],
                 found[prompt] if found else None,
+                source.read_from() if isinstance(source, ColumnsSource) else None,
             )
         return self._extractions[name]
 

@@ -250,6 +250,11 @@ class Experiment(BaseModel):
         for name, method in self.methods.items():
             # A training-free method need not be scored on a task to be evaluated.
             if not scored_on[name] and not (name in evaluated and not method.is_random):
+                if method.named_tasks == ():
+                    raise ValueError(
+                        f"methods.{name}.tasks is empty, so that it is scored on no task; name tasks, or "
+                        "leave the field out for all of them"
+                    )
                 kind = " or ".join(method.task_kinds)
                 existing = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
                 raise ValueError(

@@ -11,7 +11,11 @@ from pydantic import ValidationError
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.experiment_files.overrides import overridden, require_no_grid_instead
 from permafrost.flows.experiment_files.plain_document import plain_document
-from permafrost.flows.experiment_files.wrong_fields import booleans_for_numbers, wrong_fields
+from permafrost.flows.experiment_files.wrong_fields import (
+    booleans_for_numbers,
+    field_errors,
+    wrong_fields,
+)
 from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
@@ -30,8 +34,8 @@ def load_experiment(
     Args:
         source: YAML file, or the same fields in a mapping.
         overrides: `path.to.field=value` each, the value in YAML. One inside an `x-` key changes every place
-            that refers to the mapping or list there; any other changes its own place alone, aliases or not.
-            Those of `x-` keys come first.
+            that refers to the mapping or list there or merges it; any other changes its own place alone,
+            aliases or not. Those of `x-` keys come first.
         found: where the backbone of a name is to be read; as it is named if not given.
 
     Raises:
@@ -46,17 +50,19 @@ def load_experiment(
         raise InputError(
             f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
         )
-    fields = _found(_expanded(overridden(document, overrides, Experiment), "$"), found)
+    changed = overridden(document, overrides, Experiment)
+    fields = _found(_expanded(changed.fields, "$"), found)
     try:
         experiment = Experiment.model_validate(fields)
     except ValidationError as error:
+        n = len(field_errors(error))
         raise InputError(
-            f"{where} has {error.error_count()} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
+            f"{where} has {n} wrong field(s):\n  {wrong_fields(error, Experiment, fields)}"
         ) from error
     if wrong := booleans_for_numbers(experiment, fields):
         lines = "\n  ".join(wrong)
         raise InputError(f"{where} has {len(wrong)} wrong field(s):\n  {lines}")
-    require_no_grid_instead(fields, overrides)
+    require_no_grid_instead(fields, overrides, changed.changed)
     return experiment
 
 

@@ -29,11 +29,21 @@ def wrong_fields(
         given: its fields as they were given, in which paths are looked up.
         separator: between two fields.
     """
-    errors = error.errors(include_url=False)
+    errors = field_errors(error)
     lines = [_line(e, config, given) for e in errors[:_LISTED]]
     if len(errors) > _LISTED:
         lines.append(f"and {len(errors) - _LISTED:,} more")
     return separator.join(dict.fromkeys(lines))
+
+
+def field_errors(error: ValidationError) -> list[ErrorDetails]:
+    """The errors of single fields, without those that say of a list whose items are wrong that it is too
+    short."""
+    return [
+        e
+        for e in error.errors(include_url=False)
+        if not (e["type"] == "too_short" and len(e["input"]) >= e.get("ctx", {})["min_length"])
+    ]
 
 
 def booleans_for_numbers(config: BaseModel, given: object) -> list[str]:
@@ -76,7 +86,7 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
     at, value = _Choice(config), given
     for name in path[:-1]:
         at, value = _inside(at, value, name), _item(value, name)
-    names = list(value) if isinstance(value, Mapping) else []
+    names = list(map(str, value)) if isinstance(value, Mapping) else []
     entry = _mapping_values(at, value)
     if entry is None or path[-1] in names or not _holds_fields(entry):
         return None

@@ -27,17 +27,47 @@ MAX_NODES = 100_000
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITY = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+_MERGE = "tag:yaml.org,2002:merge"
 _TAGS = {
     "tag:yaml.org,2002:null": re.compile(r"~|null|Null|NULL|"),
     "tag:yaml.org,2002:bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
     "tag:yaml.org,2002:int": _INT,
     "tag:yaml.org,2002:float": re.compile(rf"{_FLOAT.pattern}|{_INFINITY.pattern}|\.(nan|NaN|NAN)"),
-    "tag:yaml.org,2002:merge": re.compile(r"<<"),
+    _MERGE: re.compile(r"<<"),
 }
+
+
+class Merging(dict[str, Any]):
+    """A mapping with the merge key `<<`: its fields, and which of them are merged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = set[str]()
+        """Names of the fields that stand in the mapping itself; they win over merged ones."""
+        self.merged: Any = []
+        """The mapping that it merges, or a list of them; fields of the first win."""
+
+    def merge(self) -> None:
+        """Take the fields that the merged mappings have now.
+
+        Raises:
+            InputError: what is merged is no mapping.
+        """
+        sources = self.merged if isinstance(self.merged, list) else [self.merged]
+        found: dict[str, Any] = {}
+        for source in reversed(sources):
+            if not isinstance(source, dict):
+                raise InputError(f"{quoted(source)} is merged by <<, which takes a mapping")
+            found |= source
+        for name in [n for n in self if n not in self.own and n not in found]:
+            del self[name]
+        self.update((name, value) for name, value in found.items() if name not in self.own)
 
 
 def read_yaml(text: str, where: str) -> Any:
     """Plain values of a YAML document: dict, list, str, int (of 64 bits), float, bool and None.
+
+    A mapping with a merge key is a `Merging`.
 
     Args:
         text: the document.
@@ -59,13 +89,15 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise InputError(f"{where} is not readable as YAML: {_reason(error)}") from error
+        raise InputError(f"{where} is not readable as YAML: {_reason(error, text)}") from error
 
 
 class _Limited(Composer):
     """Refuses cycles, duplicate keys and documents that are too deep or too large."""
 
     _depth = 0
+    merges: dict[yaml.Node, tuple[list[yaml.Node], yaml.Node]]
+    """Of mappings with a merge key: the other keys, and what is merged. PyYAML flattens their nodes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._depth += 1
@@ -74,6 +106,10 @@ class _Limited(Composer):
             raise ConstructorError(None, None, _TOO_DEEP, at.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
+        if isinstance(node, yaml.MappingNode):
+            merged = [value for key, value in node.value if key.tag == _MERGE]
+            if merged:
+                self.merges[node] = [k for k, _ in node.value if k.tag != _MERGE], merged[0]
         return node
 
     def get_single_node(self) -> Any:
@@ -183,6 +219,18 @@ def _constructed_str(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     return text
 
 
+def _constructed_map(loader: Any, node: yaml.MappingNode) -> Iterator[Any]:
+    if node not in loader.merges:
+        yield from yaml.SafeLoader.construct_yaml_map(loader, node)
+        return
+    names, merged = loader.merges[node]
+    mapping = Merging()
+    yield mapping  # before it has content, so that aliases are the same object
+    mapping.update(loader.construct_mapping(node))
+    mapping.own.update(map(loader.construct_object, names))
+    mapping.merged = loader.construct_object(merged)
+
+
 def _refused(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     raise ConstructorError(
         None,
@@ -206,6 +254,7 @@ def _loader(parsing: Any) -> Any:
         def __init__(self, stream: str) -> None:
             parsing.__init__(self, stream)
             Composer.__init__(self)
+            self.merges = {}
 
     for tag, pattern in _TAGS.items():
         Loader.add_implicit_resolver(tag, re.compile(rf"^(?:{pattern.pattern})\Z"), None)
@@ -221,7 +270,7 @@ _CONSTRUCTED: dict[Any, Any] = {
     "float": _constructed_float,
     "str": _constructed_str,
     "seq": yaml.SafeLoader.construct_yaml_seq,
-    "map": yaml.SafeLoader.construct_yaml_map,
+    "map": _constructed_map,
     None: _refused,  # whatever has no constructor of its own
 }
 _Loader = _loader(yaml.SafeLoader)
@@ -229,11 +278,19 @@ _FAST: Any = _loader(yaml.CSafeLoader) if hasattr(yaml, "CSafeLoader") else None
 """Reads with libyaml, which wheels of PyYAML have, five times as fast."""
 
 
-def _reason(error: yaml.YAMLError) -> str:
-    """What is wrong and where, on one line."""
+def _reason(error: yaml.YAMLError, document: str) -> str:
+    """What is wrong and where in a document, on one line."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     text = visible(" ".join(str(problem).split()))
     if len(text) > 2 * LIMIT:
         text = f"{text[: 2 * LIMIT]}…"
-    return text if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {text}"
+    if mark is None:
+        return text
+    # The parser counts other line ends as well, and the last line may be after the last one.
+    line = "".join(document.splitlines()[mark.line : mark.line + 1])
+    if "expected ',' or" in text and "${" in line:
+        text += (
+            '; inside { } and [ ], text with ${NAME} has to be in quotation marks: "${NAME}/a.csv"'
+        )
+    return f"line {mark.line + 1}, column {mark.column + 1}: {text}"

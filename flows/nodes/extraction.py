@@ -1,14 +1,18 @@
 """Runs of the backbone over the texts of one corpus, into one feature store."""
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from permafrost.flows.context import BackboneSource, RunContext
 from permafrost.flows.graph import Input, Node, Resources, import_path
 from permafrost.flows.stage import Stage
+from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.lengths import refuse_too_long
 from permafrost.stages.extraction.planning import ExtractionPlan, finished_plan, plan_extraction
+from permafrost.stages.extraction.recipes.inputs import UnreadableTextError
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.adapted_stores import adapted_store, load_adapted_store
 from permafrost.storage.artifacts import Draft, parse_ref
@@ -28,7 +32,11 @@ def source_of(target: ExtractTarget) -> BackboneSource:
 
 
 def extract_node(
-    target: ExtractTarget, corpus: Input, label: str, store: Node | None = None
+    target: ExtractTarget,
+    corpus: Input,
+    label: str,
+    store: Node | None = None,
+    read_from: Mapping[str, str] | None = None,
 ) -> Node:
     """The extraction of the texts of a corpus.
 
@@ -37,9 +45,10 @@ def extract_node(
         corpus: whose texts.
         label: display name.
         store: of an adapted backbone: the node that finds out which store that is.
+        read_from: by split of the corpus, that of its source, for messages on rows.
     """
     identity, inputs = to_plain(target.identity), [corpus]
-    run_facts: dict[str, object] = {"backbone": source_of(target)}
+    run_facts: dict[str, object] = {"backbone": source_of(target), "read_from": read_from or {}}
     if store is not None:
         run_facts["base"], identity = identity, store.config["store"]
         inputs.append(Input(name="store", ref=store.id, loader=import_path(load_adapted_store)))
@@ -76,16 +85,17 @@ class Extract(Stage):
         if context.segments is not None and replica_of(context.home) is None:
             # Others compute, and have the GPU for that; here weights are read.
             load = partial(context.backbone.weights, target, runtime.device)
-        report = extract(
-            target,
-            context.home,
-            corpus.texts,
-            corpus.digests,
-            runtime,
-            progress,
-            load=load,
-            pool=context.segments,
-        )
+        with _rows_named(node, corpus):
+            report = extract(
+                target,
+                context.home,
+                corpus.texts,
+                corpus.digests,
+                runtime,
+                progress,
+                load=load,
+                pool=context.segments,
+            )
         draft.summary = {
             "store_id": report.store.store_id,
             "n_texts": len(corpus.texts),
@@ -102,7 +112,10 @@ class Extract(Stage):
         device_name(runtime.device)
         if runtime.too_long == "refuse" and context.is_known(source := node.input("corpus")):
             corpus, target = context.corpus(source), target_of(node, context)
-            refuse_too_long(target, context.home, corpus.texts, corpus.digests, runtime.block_texts)
+            with _rows_named(node, corpus):
+                refuse_too_long(
+                    target, context.home, corpus.texts, corpus.digests, runtime.block_texts
+                )
 
     @classmethod
     def is_done(cls, node: Node, context: RunContext) -> bool:
@@ -139,4 +152,17 @@ def planned(node: Node, context: RunContext) -> ExtractionPlan | None:
         if finished is not None:
             return finished
     corpus = context.corpus(source)
-    return plan_extraction(target, context.home, corpus.texts, corpus.digests, context.lengths)
+    with _rows_named(node, corpus):
+        return plan_extraction(target, context.home, corpus.texts, corpus.digests, context.lengths)
+
+
+@contextmanager
+def _rows_named(node: Node, corpus: Corpus) -> Generator[None]:
+    """Inside, a text that cannot be read is named by its row: users do not number a corpus' texts."""
+    try:
+        yield
+    except UnreadableTextError as error:
+        row = corpus.row_of(error.number, node.run_facts["read_from"])
+        if row is None:
+            raise
+        raise error.named(row) from error

@@ -53,6 +53,11 @@ class TaskColumns(BaseModel, ABC):
         return ()
 
     @property
+    def class_columns(self) -> tuple[str, ...]:
+        """Those label columns that hold classes: one or none."""
+        return ()
+
+    @property
     def negative_columns(self) -> tuple[str, ...]:
         """Columns that hold hard negatives: one or none."""
         return ()
@@ -110,9 +115,14 @@ class Classification(TaskColumns):
         """The label column."""
         return (self.label,)
 
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        """The label column."""
+        return (self.label,)
+
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Class indices."""
-        return class_indices(splits, self.label)
+        return class_indices(splits)
 
 
 class PairClassification(TaskColumns):
@@ -136,9 +146,14 @@ class PairClassification(TaskColumns):
         """The label column."""
         return (self.label,)
 
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        """The label column."""
+        return (self.label,)
+
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Class indices."""
-        return class_indices(splits, self.label)
+        return class_indices(splits)
 
 
 class Similarity(TaskColumns):
@@ -165,7 +180,7 @@ class Similarity(TaskColumns):
 
     def label_values(self, splits: Sequence[SplitRows]) -> LabelValues:
         """Scores, unchanged."""
-        return [scores(split, self.label) for split in splits], ()
+        return [scores(split) for split in splits], ()
 
 
 class Unlabelled(TaskColumns):

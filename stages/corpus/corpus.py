@@ -1,7 +1,7 @@
 """A corpus: unique texts, and the examples that refer to them."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,21 @@ class Corpus:
             )
         return self.examples.filter(pc.equal(self.examples.column("split"), name))
 
+    def row_of(self, text: int, read_from: Mapping[str, str]) -> str | None:
+        """The first row that has a text, such as "row 3 of train"; None if that is not known.
+
+        Args:
+            text: its number among the texts.
+            read_from: by split, the one whose rows it has, all of them or together with other splits.
+        """
+        names = [name for name in self.examples.column_names if name not in ("split", "label")]
+        found = [i for name in names if (i := _first_with(self.examples.column(name), text)) >= 0]
+        if not found:
+            return None
+        before = [read_from.get(name) for name in self.examples.column("split").to_pylist()]
+        split = before[row := min(found)]
+        return None if split is None else f"row {before[: row + 1].count(split)} of {split}"
+
     def counts(self) -> dict[str, int]:
         """What it consists of, for a summary."""
         own = {"n_texts": len(self.texts), "n_examples": self.examples.num_rows}
@@ -109,6 +124,14 @@ class Corpus:
                 f"{folder} holds no corpus of format {_FORMAT}: {error}; delete the artifact and "
                 "run again"
             ) from error
+
+
+def _first_with(column: pa.ChunkedArray, number: int) -> int:
+    """The first row that has a number, itself or in a list; -1 if none has it."""
+    if not pa.types.is_list(column.type):
+        return pc.index(column, number).as_py()
+    at = pc.index(pc.list_flatten(column), number).as_py()
+    return at if at < 0 else pc.list_parent_indices(column)[at].as_py()
 
 
 def stored_classes(folder: Path) -> list[str]:

@@ -1,7 +1,8 @@
 """Tables in JSON: one object per line (jsonl), or one list of objects (json)."""
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,34 @@ class JsonFile:
         parsing = pa.json.ParseOptions(
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
         )
-        return pa.json.read_json(
-            self._source(), pa.json.ReadOptions(block_size=BLOCK_BYTES), parsing
-        )
+        reading = pa.json.ReadOptions(block_size=BLOCK_BYTES)
+        try:
+            return pa.json.read_json(self._source(), reading, parsing)
+        except pa.ArrowInvalid as error:
+            self._refuse_first(types)
+            # Arrow counts rows from 0, and anew in every block.
+            raise pa.ArrowInvalid(re.sub(r" in row \d+$", "", str(error))) from error
+
+    def _refuse_first(self, types: Mapping[str, pa.DataType]) -> None:
+        """Raises: InputError: a row is no object, or has a value of another type than its column."""
+        for number, line in enumerate(self.lines(), start=1):
+            where = f"row {number} of {self.path}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(
+                    f"{where} is no JSON object on one line ({error}): {quoted(line[:60])}; repair it"
+                ) from error
+            if not isinstance(row, dict):
+                raise InputError(
+                    f'{where} is {quoted(row)}, expected an object such as {{"text": "..."}}'
+                )
+            for name, kind in types.items():
+                if not _fits(value := row.get(name), kind):
+                    raise InputError(
+                        f"{where} has {quoted(value)} in column {quoted(name)}, expected "
+                        f"{_JSON_NAMES.get(kind, 'lists')}; give all rows of a column one type"
+                    )
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows with their numbers, without those that are broken, which Arrow names as it reads them."""
@@ -142,6 +168,27 @@ class JsonFile:
         if self._records is None and self._how.encoding == UTF_8:
             return arrow_input(self.path)
         return pa.BufferReader("\n".join(self.lines()).encode())
+
+
+_JSON_NAMES = {
+    pa.large_string(): "text",
+    pa.float64(): "numbers",
+    pa.int64(): "whole numbers",
+    pa.bool_(): "true or false",
+}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON may stand in a column of this type of Arrow's."""
+    if value is None or pa.types.is_null(kind):
+        return True
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and all(_fits(one, kind.value_type) for one in value)
+    if pa.types.is_boolean(kind) or isinstance(value, bool):
+        return pa.types.is_boolean(kind) and isinstance(value, bool)
+    if pa.types.is_integer(kind):
+        return isinstance(value, int)
+    return isinstance(value, str if pa.types.is_large_string(kind) else int | float)
 
 
 def _records(path: Path, how: TextFormat) -> list[dict[str, Any]]:

@@ -63,10 +63,12 @@ def _taken(rows: SplitRows, kept: NDArray[np.int64]) -> SplitRows:
         )
     return SplitRows(
         split=rows.split,
-        where=f"the sample of {rows.where}",
+        where=rows.where,
         text=rows.text.take(at),
         text_pair=None if rows.text_pair is None else rows.text_pair.take(at),
         label=None if rows.label is None else rows.label.take(at),
         class_names=rows.class_names,
         negatives=negatives,
+        label_name=rows.label_name,
+        numbers=kept,
     )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.names import require_columns
-from permafrost.stages.corpus.values import checked_texts, holds_text
+from permafrost.stages.corpus.values import checked_texts, decoded, holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import offsets_of
@@ -29,14 +29,14 @@ class Negatives:
     """The row of each text, from 0, ascending."""
 
     def numbered(
-        self, numbers: pa.Array, sides: tuple[pa.Array, pa.Array], where: str
+        self, numbers: pa.Array, sides: tuple[pa.Array, pa.Array], split: "SplitRows"
     ) -> pa.ListArray:
         """The texts' numbers as one list per row.
 
         Args:
             numbers: of the texts, int64.
             sides: numbers of the first and the second text of each row.
-            where: names the source, for messages.
+            split: that they are of, for messages.
 
         Raises:
             InputError: a negative is a text of its own row.
@@ -46,8 +46,9 @@ class Negatives:
         if wrong.any():
             row = int(self.rows[wrong.argmax()])
             raise InputError(
-                f"row {row + 1} of {where} has a negative in column {quoted(self.column)} that is the "
-                f"row's own text or text_pair ({int(wrong.sum())} such of {len(wrong)} negatives); remove it"
+                f"row {split.number(row)} of {split.where} has a negative in column "
+                f"{quoted(self.column)} that is the row's own text or text_pair ({int(wrong.sum())} such of "
+                f"{len(wrong)} negatives); remove it"
             )
         counts = np.bincount(self.rows, minlength=texts.shape[1])
         return pa.ListArray.from_arrays(pa.array(offsets_of(counts), pa.int32()), numbers)
@@ -129,6 +130,14 @@ class SplitRows:
     """Names of classes 0, 1, ... if the source declares them."""
     negatives: Negatives | None = None
     """Hard negatives; None if the task names no column of them."""
+    label_name: str = "label"
+    """The column of labels in the source, for messages."""
+    numbers: NDArray[np.int64] | None = None
+    """The row of the source that each one was, from 0, if they are not all of its rows."""
+
+    def number(self, row: int) -> int:
+        """The number of a row in the source, from 1."""
+        return 1 + (row if self.numbers is None else int(self.numbers[row]))
 
 
 def checked_rows(
@@ -148,7 +157,8 @@ def checked_rows(
         class_names: of classes 0, 1, ... if the source declares them.
 
     Raises:
-        InputError: there are no rows, a column or label is missing, or a text is missing, blank or not text.
+        InputError: there are no rows, a column or label is missing, a text is missing, blank or not text, or
+            a label is not UTF-8.
     """
     require_columns(table.column_names, [name for names in columns for name in names], where)
     texts = [checked_texts(table.column(name), name, where) for name in columns[0]]
@@ -162,6 +172,7 @@ def checked_rows(
         label=labels[0] if labels else None,
         class_names=class_names,
         negatives=negatives[0] if negatives else None,
+        label_name=columns[1][0] if columns[1] else "label",
     )
 
 
@@ -174,4 +185,4 @@ def _checked_label(column: pa.ChunkedArray, name: str, where: str) -> pa.Chunked
             f"row {row + 1} of {where} has no label in column {quoted(name)} ({column.null_count} such "
             f"of {column.length()} rows); remove these rows, or use a task of kind 'unlabelled'"
         )
-    return column
+    return decoded(column, name, where) if holds_text(column.type) else column

@@ -179,6 +179,13 @@ class ColumnsSource(CorpusSource):
         """
         return rows if self.sample is None else self.sample.of(rows)
 
+    def read_from(self) -> dict[str, str]:
+        """By split, the one of the source whose rows it has, without those that are samples."""
+        sampled = set[str]() if self.sample is None else set(self.sample.n_rows)
+        own = {name: name for name in self.split_names()}
+        carved = {n: "train" for n, of in (("dev", self.dev), ("test", self.test)) if of.is_carved}
+        return {name: of for name, of in (own | carved).items() if of not in sampled}
+
     def sample_facts(self) -> dict[str, Any]:
         """What `facts` says of the sample; nothing without one, so that there keys are as they were."""
         return {} if self.sample is None else {"sample": self.sample.model_dump()}
@@ -228,6 +235,6 @@ def _number_texts(
         if split.negatives is not None:
             negatives = numbers.slice(start, len(split.negatives.rows))
             start += len(negatives)
-            examples["negatives"] = split.negatives.numbered(negatives, (text, pair), split.where)
+            examples["negatives"] = split.negatives.numbered(negatives, (text, pair), split)
         tables.append(pa.table(examples))
     return Texts(encoded.dictionary), pa.concat_tables(tables).combine_chunks()

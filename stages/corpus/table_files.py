@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from permafrost.stages.corpus.csv_labels import Reading, as_text, with_names
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile, arrow_input
 from permafrost.stages.corpus.names import CHOSEN_BY_FIELDS, require_columns
@@ -227,12 +228,32 @@ def read_columns(
         _read_one(part, kind, how, texts, labels, negatives, ids, optional, lists, known)
         for part in files
     ]
+    if kind in _DELIMITERS:
+        with _named(path, how):
+            parts = with_names(parts, files, csv_options(kind, how), dict.fromkeys(labels))
     try:
         return pa.concat_tables(parts, promote_options="permissive") if len(parts) > 1 else parts[0]
     except pa.ArrowException as error:
         raise InputError(
             f"the files of {path} cannot be put together: {error}; give a column one type in all of them"
         ) from error
+
+
+def with_label_as_text(table: pa.Table, path: Path, how: TextFormat, name: str) -> pa.Table:
+    """The table of a file, of csv or tsv with a label column as the text that stands there. Other files have
+    types, and their tables stay as they are.
+
+    Args:
+        table: as `read_columns` read it.
+        path: of the file, or of several.
+        how: it was read.
+        name: of the column.
+    """
+    if (kind := file_format(path)) not in _DELIMITERS:
+        return table
+    with _named(path, how):
+        column = as_text(data_files(path), csv_options(kind, how), name)
+    return table.set_column(table.schema.get_field_index(name), name, column)
 
 
 def _read_one(
@@ -320,9 +341,6 @@ def _parquet(path: Path, wanted: Sequence[str]) -> pa.Table:
         return file.read(columns=list(dict.fromkeys(wanted)))
 
 
-Reading = tuple[pa.csv.ReadOptions, pa.csv.ParseOptions]
-
-
 def csv_options(kind: str, how: TextFormat = USUAL) -> Reading:
     """How files of the format `csv` or `tsv` are read."""
     reading = pa.csv.ReadOptions(block_size=BLOCK_BYTES, encoding=how.encoding)
@@ -351,7 +369,7 @@ def _csv(
     table = pa.csv.read_csv(arrow_input(path), *options, converting)
     if kind == "tsv":
         _refuse_quoted(table, texts, path)
-    return _with_names(table, path, options, dict.fromkeys(labels))
+    return table
 
 
 def _refuse_quoted(table: pa.Table, texts: Iterable[str], path: Path) -> None:
@@ -376,24 +394,6 @@ _QUOTED = (
     "for a file with quoted fields call it .csv, with 'delimiter: \"\\t\"' beside its files (on the "
     "command line: --delimiter '\\t')"
 )
-
-
-def _with_names(table: pa.Table, path: Path, options: Reading, labels: Iterable[str]) -> pa.Table:
-    """The labels as text where they were read as dates or times, or different ones as one number, as 1 and
-    01."""
-    for name in labels:
-        kind = table.schema.field(name).type
-        if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
-            continue
-        as_text = pa.csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
-        written = pa.csv.read_csv(arrow_input(path), *options, as_text).column(name)
-        trimmed = pc.utf8_trim_whitespace(written)
-        # Nothing, and what stands for it, is no label.
-        present = trimmed.filter(table.column(name).is_valid())
-        n_read = pc.count_distinct(table.column(name)).as_py()
-        if pa.types.is_temporal(kind) or pc.count_distinct(present).as_py() > n_read:
-            table = table.set_column(table.schema.get_field_index(name), name, trimmed)
-    return table
 
 
 def _txt(path: Path, how: TextFormat, wanted: Sequence[str]) -> pa.Table:

@@ -92,10 +92,10 @@ def decoded(
 
 
 def _no_text(column: pa.ChunkedArray, name: str, where: str) -> InputError:
-    return InputError(
-        f"column {quoted(name)} of {where} holds {column.type}, expected text; name the column that has the "
-        "texts"
-    )
+    kind, advice = column.type, "name the column that has the texts"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        advice += ", or if it is this one, store it as text (of csv, kind 'files' reads it as it is written)"
+    return InputError(f"column {quoted(name)} of {where} holds {kind}, expected text; {advice}")
 
 
 def plain(table: pa.Table, name: str, where: str) -> list[Any]:

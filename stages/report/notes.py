@@ -160,11 +160,16 @@ def few_seeds_note(
 
 def metrics_note(table: ResultsTable) -> tuple[str, ...]:
     """A note on each task that is scored by one metric for some methods and by another for the others."""
-    return tuple(
-        f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
-        f"compared. One metric for all of them: 'metrics: {{{task}: {metrics[0]}}}' in the experiment."
-        for task, metrics in scored_differently(table).items()
-    )
+    notes: list[str] = []
+    for task, metrics in scored_differently(table).items():
+        # Methods without training have one of the correlations, never their mean.
+        metric = next(one for one in metrics if one != "spearman_pearson")
+        notes.append(
+            f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
+            f"compared. One metric for all of them: 'metrics: {{{task}: {metric}}}' in the experiment; a "
+            f"method's own `metric` wins over that, so leave it out there, or give it {metric}, too."
+        )
+    return tuple(notes)
 
 
 def averages_note(columns: Sequence[Column], averages: Sequence[Average]) -> tuple[str, ...]:

@@ -199,6 +199,14 @@ def _load(path: str, config: str, revision: str, split: str) -> Any:
     saved = datasets.load_from_disk(path)
     if isinstance(saved, datasets.Dataset):
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})
-    if split not in saved:
-        raise ValueError(f"its splits are {', '.join(map(quoted, saved))}")
-    return saved[split]
+    if split in saved:
+        return saved[split]
+    # A slice, or several splits one after the other, as load_dataset reads them.
+    try:
+        lengths = {name: len(one) for name, one in saved.items()}
+        parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
+    except (ValueError, AssertionError) as error:
+        names = ", ".join(map(quoted, saved))
+        raise ValueError(f"its splits are {names} ({error})") from error
+    kept = [saved[p.splitname].select(range(p.from_ or 0, p.to)) for p in parts]
+    return kept[0] if len(kept) == 1 else datasets.concatenate_datasets(kept)

@@ -43,6 +43,10 @@ class UnreadableTextError(InputError):
         """The same of a text with another number."""
         return UnreadableTextError(number, *self.args[1:])
 
+    def named(self, name: str) -> InputError:
+        """The same message with another name in the place of "text 3"."""
+        return InputError(f"{self.args[1]}{name}{self.args[2]}")
+
 
 @contextmanager
 def numbered_as(numbers: Sequence[int]) -> Iterator[None]:

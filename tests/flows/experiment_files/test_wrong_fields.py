@@ -61,6 +61,8 @@ def refused(*overrides: str, **fields: Any) -> str:
         ),
         ("runtime.workers=-1", "runtime.workers: Input should be greater than or equal to 0 (given: -1)"),
         ("methods.GLOT.layer=[1]", "methods.GLOT.layer: "),
+        ("seeds=[-1]", "seeds.0: Input should be greater than or equal to 0 (given: -1)"),
+        ("methods.GLOT.tasks=[]", "methods.GLOT.tasks is empty, so that it is scored on no task"),
         ("seeds=3", "seeds: expected a list, such as [3] (given: 3)"),
         ("seeds=[0,1,0]", "seeds: seed 0 is given more than once; give each once"),
         ("name=a/b", "name: a name has lower-case letters, digits and hyphens, and begins with a "),
@@ -72,7 +74,9 @@ def refused(*overrides: str, **fields: Any) -> str:
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named_as_in_the_file(override: str, says: str) -> None:
-    assert f"\n  {says}" in refused(override)
+    said = refused(override)
+    assert f"\n  {says}" in said
+    assert f" {said.count(chr(10))} wrong field(s):" in said
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,16 @@ def test_an_override_inside_what_does_not_exist_says_so(override: str, says: str
     said = refused(override)
     assert said.startswith(f"--set '{override}': {says}")
     assert "a new one is given whole" in said
+    assert "by a name without dots" in said
+
+
+@pytest.mark.parametrize("override", ["tasks.2020.files.train=a", "tasks.2021.files.train=a"])
+def test_a_name_that_is_a_number_in_the_file_says_so(override: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("tasks: {2020: {kind: files}}\nmethods: {}\n")
+    with pytest.raises(InputError) as raised:
+        load_experiment(tmp_path / "a.yaml", [override])
+    is_there = "tasks.2020 is no text in the file, and names are; write '2020', with quotation"
+    assert (is_there if "2020" in override else "there is no tasks.2021; ") in str(raised.value)
 
 
 @pytest.mark.parametrize(

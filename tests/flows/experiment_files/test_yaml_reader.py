@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.experiment_files import yaml_reader
-from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
+from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, Merging, read_yaml
 from permafrost.storage.errors import InputError
 
 
@@ -87,6 +87,13 @@ def test_a_message_names_line_and_column() -> None:
         read_yaml("a: {b: 1,\n  b: 2}", "x.yaml")
 
 
+def test_a_variable_without_quotation_marks_inside_brackets_is_explained() -> None:
+    for text in ("a: {b: ${D}/x.csv}", "a:\n  - [${D}/x, 1]"):
+        with pytest.raises(InputError, match=r"expected .* has to be in quotation marks"):
+            read_yaml(text, "f")
+    assert read_yaml("a: ${D}/x.csv", "f") == {"a": "${D}/x.csv"}
+
+
 @pytest.mark.parametrize("fast", ["libyaml", "python"])
 def test_both_parsers_read_the_same(fast: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fast == "python":
@@ -107,3 +114,19 @@ def test_both_parsers_read_the_same(fast: str, monkeypatch: pytest.MonkeyPatch) 
     }.items():
         with pytest.raises(InputError, match=says):
             read_yaml(wrong, "f")
+
+
+def test_a_mapping_knows_what_it_merges() -> None:
+    text = (
+        "n: {deep: {a: &a {x: 1, y: 1}}}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, {y: 3, z: 3}], w: 4}"
+    )
+    found = read_yaml(text, "f")
+    b, c = found["b"], found["c"]
+    assert (b, c) == ({"x": 2, "y": 1}, {"x": 2, "y": 1, "z": 3, "w": 4})
+    assert isinstance(c, Merging)
+    assert b.merged is found["n"]["deep"]["a"]
+    assert (c.own, c.merged) == ({"w"}, [b, {"y": 3, "z": 3}])
+    b.merged["y"] = 5
+    b.merge()
+    c.merge()
+    assert c == {"x": 2, "y": 5, "z": 3, "w": 4}

@@ -10,6 +10,7 @@ from tokenizers import normalizers
 from transformers import AutoConfig, AutoTokenizer
 
 import permafrost
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.texts.extraction import extract_texts
 from permafrost.stages.extraction import planning
 from permafrost.stages.extraction.backbone import BackboneConfig
@@ -19,6 +20,7 @@ from permafrost.stages.extraction.recipes.inputs import UnreadableTextError, num
 from permafrost.stages.extraction.target import ExtractConfig, ExtractRuntime
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
+from tests.flows.looked import Looked
 from tests.stages.extraction.tiny_models import save_model
 
 BAD = "zero"
@@ -66,6 +68,23 @@ def test_of_many_texts_a_sample_is_looked_at_first(
     for at in (0, 5, 11):
         with pytest.raises(InputError, match=rf"^text {at} \('zero'\)"):
             run([*texts[:at], BAD, *texts[at + 1 :]])
+
+
+def test_of_a_task_it_has_the_row_of_its_split(folder: Path, tmp_path: Path) -> None:
+    lines = [f"snow {i},{i % 2}" for i in range(9)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *lines, f"{BAD},1", ""]))
+    task = {"kind": "files", "files": {"train": str(tmp_path / "a.csv")}}
+    carved = {name: {"kind": "from_train", "fraction": 0.2} for name in ("dev", "test")}
+    experiment = {
+        "name": "a",
+        "backbone": {"source": str(folder)},
+        "capture": "hidden=1@tokens",
+        "tasks": {"t": {**task, **carved, "task": {"kind": "classification"}}},
+        "methods": {"m": {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/1"}},
+    }
+    says = r"^row 10 of train \('zero'\) gives no token of its own"
+    with pytest.raises(InputError, match=says):
+        Looked(load_experiment(experiment), tmp_path / "home").plan()
 
 
 def test_in_python_it_has_the_number_of_the_list(folder: Path) -> None:

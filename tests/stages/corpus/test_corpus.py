@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.corpus.corpus import EXAMPLES, Corpus
+from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
 from permafrost.stages.corpus.sources.dilution import DilutionCorpus
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 
@@ -60,6 +60,22 @@ def test_a_split_holds_its_examples_and_an_unknown_one_names_the_others(corpus: 
         NotFoundError, match="no split 'validation'; its splits are train, dev, test"
     ):
         corpus.split("validation")
+
+
+def test_a_text_is_found_by_the_row_of_its_file() -> None:
+    columns = {
+        "split": ["train", "dev", "train", "test", "test"],
+        "text": [0, 1, 2, 3, 4],
+        "text_pair": [0, 5, 2, 3, 1],
+        "label": [None] * 5,
+        "negatives": [[], [6], [7, 8], [], [9]],
+    }
+    corpus = Corpus([*"abcdefghijk"], pa.table(columns, WITH_NEGATIVES), "unlabelled", (), [])
+    read_from = {"train": "train", "dev": "train", "test": "test"}
+    found = [corpus.row_of(text, read_from) for text in (0, 1, 8, 3, 9, 10)]
+    of_train = [f"row {row} of train" for row in (1, 2, 3)]
+    assert found == [*of_train, "row 1 of test", "row 2 of test", None]
+    assert corpus.row_of(3, {"train": "train"}) is None
 
 
 @pytest.mark.parametrize("file", ["texts.parquet", "examples.parquet", "corpus.json"])

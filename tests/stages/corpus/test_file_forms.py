@@ -192,6 +192,9 @@ def test_what_is_not_what_it_says_is_refused(
         (["1", " 1", "2", "1"], ("1", "2")),
         (["01", "02", "01", "02"], ("1", "2")),
         (["10", "9", "10", "9"], ("9", "10")),
+        (["0e1", "0e2", "0e1", "0e2"], ("0e1", "0e2")),
+        (["1e2", "100", "7", "7"], ("100", "1e2", "7")),
+        (["1.0", "1", " 1.00", "2.0"], ("1", "2")),
     ],
 )
 def test_labels_that_differ_as_text_are_not_read_as_one_number(
@@ -200,6 +203,35 @@ def test_labels_that_differ_as_text_are_not_read_as_one_number(
     rows = "".join(f"t{i},{label}\n" for i, label in enumerate(labels))
     (tmp_path / "x.csv").write_text(f"text,label\n{rows}")
     assert source(tmp_path / "x.csv").build().label_names == names
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "names"),
+    [
+        ("true,false,mixed", "true,false", ("false", "mixed", "true")),
+        ("1,2,2a", "1, 2", ("1", "2", "2a")),
+        ("01,1,2", "1,2", ("01", "1", "2")),
+        ("NA,EU", "NA,NA", ("EU", "NA")),
+        ("1,2", "1.0,2.0", ("1", "2")),
+    ],
+)
+def test_classes_of_csv_are_text_in_all_files_if_they_are_in_one(
+    tmp_path: Path, train: str, test: str, names: tuple[str, ...]
+) -> None:
+    for split, labels in (("train", train), ("test", test)):
+        rows = [f"{split} {i},{label}\n" for i, label in enumerate(labels.split(","))]
+        (tmp_path / f"{split}.csv").write_text("".join(["text,label\n", *rows]))
+        for i, row in enumerate(rows):
+            (tmp_path / f"{split}-{i}.csv").write_text(f"text,label\n{row}")
+    found = [
+        source(tmp_path / "train.csv", files={s: str(tmp_path / of) for s, of in files.items()})
+        for files in (
+            {"train": "train.csv", "test": "test.csv"},
+            {"train": "train-*.csv", "test": "test-*.csv"},
+        )
+    ]
+    assert found[0].build().label_names == names
+    assert content(found[1].build()) == content(found[0].build())
 
 
 def test_an_encoding_of_parquet_is_refused(tmp_path: Path) -> None:

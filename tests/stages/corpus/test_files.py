@@ -196,7 +196,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "a text is a number": (
         "a.jsonl",
         '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n',
-        ["text", "string to number", "row 1"],
+        ["row 2", "has 3 in column 'text', expected text", "one type"],
     ),
     "a label is missing": ("a.csv", "text,label\na,1\nb,\n", ["row 2", "no label", "'label'"]),
     "a string label is empty": ("a.csv", "text,label\na,x\nb,\n", ["row 2", "''", "empty"]),
@@ -216,7 +216,7 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
     "labels change type": (
         "a.jsonl",
         '{"text": "a", "label": 1}\n{"text": "b", "label": "x"}\n',
-        ["label", "number to string", "row 1"],
+        ["row 2", "has 'x' in column 'label', expected numbers"],
     ),
     "a label is a list": ("a.jsonl", '{"text": "a", "label": [1]}\n', ["row 1", "[1]", "'label'"]),
     "there is one class": ("a.csv", "text,label\na,1\nb,1\n", ["only the class 1", "two"]),
@@ -232,7 +232,11 @@ BROKEN: dict[str, tuple[str, str | bytes, list[str]]] = {
         "PAR1 nonsense PAR1",
         ["cannot be read as .parquet"],
     ),
-    "a json line is cut": ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b', ["cannot be read"]),
+    "a json line is cut": (
+        "a.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b',
+        ["row 2", "no JSON object on one line"],
+    ),
     "the first json line is cut": ("a.jsonl", '{"text": ', ["one object per line"]),
     "a file is a json array": ("a.jsonl", '[{"text": "a", "label": 1}]', ["list", "object"]),
     "csv is not UTF-8": ("a.csv", b"text,label\na,1\ncaf\xe9,0\n", ["row 2", "caf\\xe9", "UTF-8"]),
@@ -264,6 +268,19 @@ def test_binary_text_that_is_no_utf8_names_its_row(tmp_path: Path) -> None:
         config({"all": path}, "unlabelled").build()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_label_that_is_no_utf8_names_its_row(tmp_path: Path, suffix: str) -> None:
+    path, labels = tmp_path / f"a{suffix}", [b"x", b"caf\xe9"]
+    if suffix == ".parquet":
+        parquet(path, text=["a", "b"], label=pa.array(labels, pa.binary()).view(pa.string()))
+    elif suffix == ".csv":
+        write(path, b"text,label\na,x\nb,caf\xe9\n")
+    else:
+        write(path, b'{"text": "a", "label": "x"}\n{"text": "b", "label": "caf\xe9"}\n')
+    with pytest.raises(InputError, match=r"row 2 of .*'label', is not valid UTF-8.*cp1252"):
+        build(path)
+
+
 def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\n\ntwo\n")
     with pytest.raises(InputError, match=r"row 2 of .* has the blank text ''"):
@@ -272,13 +289,17 @@ def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_column_of_numbers_is_not_text(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", text=[1, 2], label=[0, 1])
-    with pytest.raises(InputError, match=r"'text' of .* holds int64, expected text"):
+    with pytest.raises(
+        InputError, match=r"'text' of .* holds int64, expected text; .*store it as text"
+    ):
         build(path)
 
 
 def test_text_is_not_a_score(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text,text_pair,label\na,b,high\n")
-    with pytest.raises(InputError, match=r"holds string \(first: 'high'\), expected numbers"):
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,Score\na,b,1\nc,d,high\n")
+    with pytest.raises(
+        InputError, match=r"'Score' of .* holds text \(row 2: 'high'\), expected numbers"
+    ):
         build(path, "similarity")
     path = parquet(
         tmp_path / "a.parquet", text=["a", "b"], text_pair=["c", "d"], label=[1, float("inf")]
@@ -340,9 +361,9 @@ def test_whole_numbers_of_64_bits_are_refused_as_classes_and_rounded_as_grades(
 
 
 def test_splits_with_labels_of_different_types_are_refused(tmp_path: Path) -> None:
-    train = write(tmp_path / "train.csv", "text,label\na,0\nb,1\n")
-    test = write(tmp_path / "test.csv", "text,label\nc,zero\n")
-    with pytest.raises(InputError, match=r"int64 in .*train.csv, string in .*test.csv"):
+    train = write(tmp_path / "train.csv", "text,label\na,0\nb,one\n")
+    test = write(tmp_path / "test.jsonl", '{"text": "c", "label": 0}\n')
+    with pytest.raises(InputError, match=r"text in .*train.csv, double in .*test.jsonl"):
         config({"train": train, "test": test}).build()
 
 

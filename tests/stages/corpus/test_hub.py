@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.stages.corpus.columns import Classification, Unlabelled
-from permafrost.stages.corpus.sources.hub import HubCorpus
+from permafrost.stages.corpus.sources.hub import HubCorpus, open_split
 from permafrost.stages.corpus.splits import DevFromTrain
 from permafrost.storage.errors import InputError
 
@@ -73,6 +73,23 @@ def test_a_single_saved_dataset_is_its_only_split(tmp_path: Path) -> None:
     dataset([0, 1]).save_to_disk(tmp_path / "one")
     corpus = config(tmp_path / "one", {"train": "train"}).build()
     assert corpus.texts == ("text 0", "text 1")
+
+
+def test_slices_of_a_saved_dataset_are_read_as_those_of_a_folder(tmp_path: Path) -> None:
+    made = datasets.Dataset.from_dict({"text": [*"abcdef"], "label": [0, 1] * 3})
+    datasets.DatasetDict({"train": made, "more": made.select([5])}).save_to_disk(tmp_path / "s")
+    slices = {
+        "train[:2]": "ab",
+        "train[50%:]": "def",
+        "train[-2:]": "ef",
+        "train[1:3]+more": "bcf",
+    }
+    for theirs, texts in slices.items():
+        loaded = open_split(str(tmp_path / "s"), "default", "main", theirs)
+        assert "".join(loaded["text"]) == texts
+    for wrong in ("test[:2]", "train[:2"):
+        with pytest.raises(InputError, match="its splits are 'train', 'more'"):
+            open_split(str(tmp_path / "s"), "default", "main", wrong)
 
 
 def test_a_folder_of_data_files_is_read_by_split_with_slices(folder: Path) -> None:

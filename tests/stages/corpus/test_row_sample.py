@@ -120,8 +120,14 @@ def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
         config(parquet(tmp_path / "a.parquet", ROWS), {"tset": 5})
 
 
-def test_rows_in_messages_are_said_to_be_of_the_sample(tmp_path: Path) -> None:
+def test_rows_in_messages_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": -1 if i == 700 else i % 3} for i in range(1000)]
-    wrong = config(parquet(tmp_path / "a.parquet", rows), {"train": 999})
-    with pytest.raises(InputError, match=r"row \d+ of the sample of .*a\.parquet: the label -1"):
-        wrong.build()
+    path = parquet(tmp_path / "a.parquet", rows)
+    for n_rows in (999, 900):
+        with pytest.raises(InputError, match=r"row 701 of .*a\.parquet: the label -1 "):
+            config(path, {"train": n_rows}).build()
+    negatives = [{"q": f"q{i}", "d": f"d{i}", "n": f"{'dn'[i < 50]}{i}"} for i in range(60)]
+    task = {"kind": "unlabelled", "text": "q", "text_pair": "d", "negative": "n"}
+    path = parquet(tmp_path / "b.parquet", negatives)
+    with pytest.raises(InputError, match=r"row (5[1-9]|60) of .*b\.parquet has a negative"):
+        config(path, {"train": 20}, task=task).build()

@@ -243,6 +243,10 @@ def test_methods_that_are_scored_by_different_metrics_are_noted_with_what_to_wri
     (note,) = metrics_note(ResultsTable(tasks, (one, other)))
     assert "Methods on sts are scored by different metrics (spearman, pearson)" in note
     assert "'metrics: {sts: spearman}'" in note
+    assert "own `metric` wins over that, so leave it out there, or give it spearman, too" in note
+    mean = columns(("sts", "spearman_pearson", "STS"), ("sts", "pearson", "STS"), ("b", "mcc", "x"))
+    (note,) = metrics_note(ResultsTable(mean, (one, other)))
+    assert "'metrics: {sts: pearson}'" in note, "which every method can have"
     both = Row("o", "method", (entry([0.5]), entry([0.5]), None), (0,), (0, 0))
     assert metrics_note(ResultsTable(tasks, (one, other, both))) == ()
     assert metrics_note(ResultsTable(tasks[:1], (one,))) == ()
