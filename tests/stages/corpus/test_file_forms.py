@@ -234,6 +234,26 @@ def test_classes_of_csv_are_text_in_all_files_if_they_are_in_one(
     assert content(found[1].build()) == content(found[0].build())
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_label_that_is_no_utf8_names_its_row(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        labels = pa.array([b"x", b"caf\xe9"], pa.binary()).view(pa.string())
+        pq.write_table(pa.table({"text": ["a", "b"], "label": labels}), path)
+    elif suffix == ".csv":
+        path.write_bytes(b"text,label\na,x\nb,caf\xe9\n")
+    else:
+        path.write_bytes(b'{"text": "a", "label": "x"}\n{"text": "b", "label": "caf\xe9"}\n')
+    with pytest.raises(InputError, match=r"row 2 of .*'label', is not valid UTF-8.*cp1252"):
+        source(path).build()
+
+
+def test_binary_text_that_is_no_utf8_names_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n\xff\xfe\n")
+    with pytest.raises(InputError, match=r"row 3 of .*not valid UTF-8"):
+        source(tmp_path / "a.txt", task={"kind": "unlabelled"}).build()
+
+
 def test_an_encoding_of_parquet_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"], "label": [1]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match="is parquet, whose text is UTF-8"):

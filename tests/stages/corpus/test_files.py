@@ -262,25 +262,6 @@ def test_bad_files_are_refused_with_what_where_and_what_to_do(tmp_path: Path, ca
     assert [part for part in expected if part not in message] == [], message
 
 
-def test_binary_text_that_is_no_utf8_names_its_row(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"one\ntwo\n\xff\xfe\n")
-    with pytest.raises(InputError, match=r"row 3 of .*not valid UTF-8"):
-        config({"all": path}, "unlabelled").build()
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_label_that_is_no_utf8_names_its_row(tmp_path: Path, suffix: str) -> None:
-    path, labels = tmp_path / f"a{suffix}", [b"x", b"caf\xe9"]
-    if suffix == ".parquet":
-        parquet(path, text=["a", "b"], label=pa.array(labels, pa.binary()).view(pa.string()))
-    elif suffix == ".csv":
-        write(path, b"text,label\na,x\nb,caf\xe9\n")
-    else:
-        write(path, b'{"text": "a", "label": "x"}\n{"text": "b", "label": "caf\xe9"}\n')
-    with pytest.raises(InputError, match=r"row 2 of .*'label', is not valid UTF-8.*cp1252"):
-        build(path)
-
-
 def test_a_blank_line_in_a_text_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\n\ntwo\n")
     with pytest.raises(InputError, match=r"row 2 of .* has the blank text ''"):
