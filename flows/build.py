@@ -26,7 +26,6 @@ from permafrost.flows.origins import origins
 from permafrost.flows.recipes import recipe_on
 from permafrost.flows.report import report_node
 from permafrost.flows.stores import RecipeStores, resolve_stores
-from permafrost.stages.corpus.source import ColumnsSource
 from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.last_layer import with_last_named
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
@@ -202,7 +201,7 @@ class _Builder:
                 self.corpus(task),
                 stores.labels(task)[prompt],
                 found[prompt] if found else None,
-                source.read_from() if isinstance(source, ColumnsSource) else None,
+                None if source is None else source.read_from(),
             )
         return self._extractions[name]
 

@@ -32,9 +32,9 @@ from permafrost.flows.terminal import Terminal
 from permafrost.flows.texts.embedding import ByMethod, ExtractContext, How, vectors_of
 from permafrost.flows.texts.predicting import answers_to
 from permafrost.flows.texts.trained import trained_model
+from permafrost.stages.corpus.given_texts import listed
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.config import EmbedConfig
-from permafrost.stages.encoder.answers import require_no_table
 from permafrost.stages.encoder.graph_text import GraphsOfTexts
 from permafrost.stages.encoder.load import method_encoder, require_nothing_fitted
 from permafrost.stages.encoder.predicted import Predicted
@@ -156,7 +156,7 @@ def encode(
     store_dtype: str | None = None,
 ) -> Vectors:
     """See `permafrost.encode`."""
-    rows = _rows(texts, "encode")
+    rows = listed(texts, "encode")
     if (method is None) == (head is None):
         given = "neither method nor head was" if method is None else "both method and head were"
         raise InputError(
@@ -198,32 +198,11 @@ def predict(
     device: Device,
 ) -> Predicted:
     """See `permafrost.predict`."""
-    first = _rows(texts, "predict")
-    second = None if text_pairs is None else _rows(text_pairs, "predict")
+    first = listed(texts, "predict")
+    second = None if text_pairs is None else listed(text_pairs, "predict")
     where = None if backbone is None else fspath(backbone)
     context = ExtractContext(_opened(home), runtime_on(device), lambda _: SilentProgress())
     return answers_to(str(head), where, first, second, context).predicted
-
-
-def _rows(texts: Iterable[str], what: str) -> list[str]:
-    if isinstance(texts, str):
-        raise InputError(
-            f"{what} was given the text {quoted(texts)} where a list of texts belongs; write [text]"
-        )
-    require_no_table(texts)
-    if not isinstance(texts, Iterable):
-        raise InputError(
-            f"{what} was given {quoted(texts)}, of type {type(texts).__name__}, where a list of texts belongs"
-        )
-    rows = list(texts)
-    if not rows:
-        raise InputError(f"there are no texts to {what}; give at least one")
-    for i, text in enumerate(rows):
-        if not isinstance(text, str):
-            raise InputError(
-                f"text {i} is {quoted(text)}, of type {type(text).__name__}; give Python strings"
-            )
-    return rows
 
 
 def _by_head(

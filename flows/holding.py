@@ -5,19 +5,8 @@ from pathlib import Path
 
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
-from permafrost.storage.keys import text_digest
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
-
-
-def digests_of(texts: Sequence[str]) -> list[str]:
-    """The digest of each of a list of texts; raises InputError if it is no list, or holds something else."""
-    if isinstance(texts, str):
-        raise InputError(f"a reader is of a list of texts; write [{quoted(texts)}]")
-    for at, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"texts[{at}] is {quoted(text)} and no text; give a list of strings")
-    return [text_digest(text) for text in texts]
 
 
 def holding_store(

@@ -3,21 +3,23 @@
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from permafrost.flows.holding import digests_of, holding_store
+from permafrost.flows.holding import holding_store
 from permafrost.flows.records.history import Run, histories, read_history
 from permafrost.flows.records.pins import pin, unpin
 from permafrost.flows.records.runs import RunRecord, latest_report, latest_runs
+from permafrost.stages.corpus.given_texts import listed
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.keys import text_digest
 from permafrost.storage.paths import HOME_BYTES, cache_folder, checked_path
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
@@ -47,7 +49,7 @@ class Home:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()
         """Its folder on this machine; for a home on an object store the folder that mirrors it."""
 
     def __repr__(self) -> str:
@@ -187,7 +189,7 @@ class Home:
     def reader(
         self,
         array: str,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         store: str | None = None,
         tokens: Literal["span", "all"] = "span",
@@ -206,7 +208,8 @@ class Home:
             NotFoundError: no store holds this array of all texts.
             InputError: several do, `texts` is no list of texts, or `tokens` is neither of the two.
         """
-        digests = digests_of(texts)
+        texts = listed(texts, "read")
+        digests = [text_digest(text) for text in texts]
         with removal_named(self.folder):
             holding = holding_store(self.folder, array, texts, digests, store)
             return open_reader(

@@ -117,19 +117,22 @@ class Category(Generic[K]):
     def _own(self) -> dict[str, type[K]]:
         if self._ours is None:
             modules = {m for found in self._own_modules().values() for m in found}
-            ours = list(self._in_modules(sorted(modules)))
-            self._ours = dict(ours)
-            assert len(self._ours) == len(ours), f"two kinds of {self.noun} share a name"
+            found = list(self._in_modules(sorted(modules)))
+            ours = dict(found)
+            assert len(ours) == len(found), f"two kinds of {self.noun} share a name"
+            # Whole, as another thread may look.
+            self._ours = ours
         return self._ours
 
     def _own_modules(self) -> Mapping[str, list[str]]:
         """Our modules that define something of a name; it may be of another category."""
         if self._modules is None:
-            self._modules = {}
+            modules = dict[str, list[str]]()
             written = re.compile(rf"^    {self.tag}: Literal\[[\"'](.+?)[\"']\] = ", re.MULTILINE)
             for module, path in sorted(p for name in self.packages for p in _sources(name)):
                 for name in written.findall(path.read_text(encoding="utf-8")):
-                    self._modules.setdefault(name, []).append(module)
+                    modules.setdefault(name, []).append(module)
+            self._modules = modules
         return self._modules
 
     def _in_modules(self, modules: Iterable[str]) -> Iterator[tuple[str, type[K]]]:

@@ -23,9 +23,10 @@ from typing import Any
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import forget_others, packages_of, use_source
+from permafrost.storage.loaded_code import require_as_written
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
-from permafrost.storage.source_facts import source_facts
+from permafrost.storage.source_facts import SourceFacts, source_facts
 
 PREFIX = "permafrost_plugins"
 """Package that the modules of plug-in files seem to be in."""
@@ -57,6 +58,8 @@ class _Plugins:
         """Modules whose kinds count: files of the experiment that was read last, and what came with nodes."""
         self.registered: dict[str, type] = {}
         """Classes given one by one, by import path."""
+        self.read: dict[str, tuple[ModuleSpec | None, str]] = {}
+        """By name of their modules, the source when they were registered; a reload gives another spec."""
         self.installed: tuple[ModuleType | type, ...] | None = None
         """What entry points name; None before they were looked up."""
 
@@ -172,7 +175,8 @@ def register(cls: type) -> None:
     """Add one class of a module of yours; registered again after an edit, the new one counts.
 
     Raises:
-        InputError: it is defined in a notebook or a script, or inside a function, where nobody else finds it.
+        InputError: it is defined in a notebook or a script, or inside a function, where nobody else finds it;
+            or its file was edited after it was loaded.
     """
     where = f"{cls.__module__}.{cls.__qualname__}"
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
@@ -184,21 +188,61 @@ def register(cls: type) -> None:
     module = sys.modules[cls.__module__]
     checkcache()
     source = getsource(module)
+    require_as_written(module.__name__, source)
+    known = _PLUGINS.read.get(module.__name__)
+    is_edited = known is not None and _facts(module, known[1]) != _facts(module, source)
+    if known is not None and is_edited and known[0] is module.__spec__:
+        raise InputError(
+            f"{module.__file__} was edited after it was loaded, so keys would not say what runs; reload it "
+            "(importlib.reload) and register its classes again"
+        )
+    _PLUGINS.read[module.__name__] = module.__spec__, source
     # Modules beside it may have been reloaded as well.
     forget_others()
     use_source(module.__name__, source)
     origin, beside = str(module.__file__), _beside(module, source)
     _PLUGINS.loaded[module.__name__] = Plugin(module.__name__, source, origin, module, beside)
+    written = _facts(module, source).definitions
+    for name in list(_PLUGINS.registered):
+        where, _, qualname = name.partition(":")
+        if where == module.__name__ and qualname.partition(".")[0] not in written:
+            del _PLUGINS.registered[name]  # it was renamed or taken out
     _PLUGINS.registered[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
 
+def _named(cls: type) -> object | None:
+    """What its module has under its name."""
+    found: object | None = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _registered() -> Mapping[str, type]:
+    """Those given one by one.
+
+    Raises:
+        InputError: the module of one was reloaded since, so that what it uses there is another version's.
+    """
+    for name, cls in _PLUGINS.registered.items():
+        if _named(cls) is not cls:
+            raise InputError(
+                f"{name.replace(':', '.')} is another one since its module was reloaded; register it again"
+            )
+    return _PLUGINS.registered
+
+
 def classes() -> list[type]:
-    """The classes of installed packages, of plug-in files in use, and registered ones."""
+    """The classes of installed packages, of plug-in files in use, and registered ones.
+
+    Raises:
+        InputError: a registered one was reloaded and not registered again.
+    """
     found: dict[str, type] = {}
     for given in (*_entry_points(), *(plugin.module for plugin in in_use())):
         for cls in defined_in(given) if isinstance(given, ModuleType) else [given]:
             found[f"{cls.__module__}:{cls.__qualname__}"] = cls
-    found |= _PLUGINS.registered
+    found |= _registered()
     return list(found.values())
 
 
@@ -221,7 +265,7 @@ def generation() -> Sequence[object]:
     """Equal between two calls if no plug-in was loaded, dropped or registered between them."""
     modules = (plugin.module for plugin in in_use())
     # Not their ids, which another module may have once these are gone.
-    return (*modules, *_entry_points(), *_PLUGINS.registered.values())
+    return (*modules, *_entry_points(), *_registered().values())
 
 
 def packages() -> tuple[str, ...]:
@@ -236,8 +280,11 @@ def packages() -> tuple[str, ...]:
 
 def _beside(module: ModuleType, source: str) -> tuple[str, ...]:
     """Packages and modules that a plug-in imports, and that these import, and that are no installed ones."""
-    facts = source_facts(source, module.__name__, is_package=False)
-    return tuple(sorted(packages_of(facts.imported, _is_installed)))
+    return tuple(sorted(packages_of(_facts(module, source).imported, _is_installed)))
+
+
+def _facts(module: ModuleType, source: str) -> SourceFacts:
+    return source_facts(source, module.__name__, is_package=False)
 
 
 def _found(name: str) -> ModuleSpec | None:

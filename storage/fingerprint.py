@@ -29,6 +29,7 @@ from threading import Lock
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
+from permafrost.storage.loaded_code import require_as_written, require_bound
 from permafrost.storage.source_facts import ALL, Definition, SourceFacts, Target, source_facts
 
 Place = tuple[str, str]
@@ -92,7 +93,8 @@ def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> 
         packages: whose code counts.
 
     Raises:
-        InputError: a file was changed after it had been imported.
+        InputError: a file was changed after it had been imported, or a module has something of another one
+            from before that one was reloaded.
     """
     # Called a few times per node, with thousands of modules loaded.
     if len(sys.modules) != len(_LOADED):
@@ -155,6 +157,8 @@ def _reached(module: str, name: str, packages: tuple[str, ...]) -> CodeFingerpri
         facts = _facts(module)
         if module not in ran:
             ran.add(module)
+            if not _is_ours(module):
+                require_bound(module, facts)
             queue.extend((run, EFFECTS) for run in _run_by(module, facts, packages))
         part = facts.effects if name == EFFECTS else facts.definitions[name]
         if part is None:
@@ -286,7 +290,10 @@ def _read(module: str, path: Path) -> str:
             "Python again"
         )
     _READ[module] = path, time.time()
-    return path.read_text(encoding="utf-8")
+    source = path.read_text(encoding="utf-8")
+    if not _is_ours(module):
+        require_as_written(module, source)
+    return source
 
 
 def _spec(name: str) -> ModuleSpec | None:

@@ -73,6 +73,10 @@ class TaskSource(Kind):
                 what to do.
         """
 
+    def read_from(self) -> dict[str, str]:
+        """By split, the one of the source whose rows it has, where these are rows of a user's."""
+        return {}
+
     def build_showing(self, progress: Progress, device: str = "auto") -> Corpus:
         """As `build`; a source that takes long tells `progress` how far it is, and one that runs a model does
         so on `device`."""

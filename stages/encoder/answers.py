@@ -4,15 +4,16 @@ Texts that occur in several pairs are computed once. Answers are those of the he
 Axes: u distinct texts, p examples of s sides, e width of what is computed of a text.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
 from permafrost.stages.corpus.columns import TaskKind
+from permafrost.stages.corpus.given_texts import require_no_table
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.embed.head import encode_with_head
@@ -284,25 +285,6 @@ def require_sides(answers: Answers, texts: Sequence[str], text_pairs: Sequence[s
         for at, text in enumerate(side):
             if not text.strip():
                 raise InputError(f"{name}[{at}] is blank; leave it out, or give a text")
-
-
-def require_no_table(texts: object) -> None:
-    """Check that texts were given and no table of them, of which Python lists the names of the columns.
-
-    Raises:
-        InputError: it is a data frame, a dataset or a mapping; or a set, which has no order.
-    """
-    if isinstance(texts, Mapping):
-        names = cast(Mapping[object, object], texts)
-    elif (names := getattr(texts, "column_names", getattr(texts, "columns", None))) is None:
-        if isinstance(texts, set | frozenset):
-            raise InputError("the texts are a set, which has no order; give a list of strings")
-        return
-    column = next(map(str, names), "NAME") if isinstance(names, Iterable) else "NAME"
-    raise InputError(
-        f"the texts are a {type(texts).__name__} with columns, and no list of strings; name the column: "
-        f"list(data[{column!r}])"
-    )
 
 
 def require_strings(name: str, texts: Sequence[object]) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float32
 
+from permafrost.stages.corpus.given_texts import require_no_table
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder.answers import (
     answered,
     answers_of,
-    require_no_table,
     require_strings,
 )
 from permafrost.stages.encoder.features import compute_features

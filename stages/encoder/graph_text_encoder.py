@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
+from permafrost.stages.corpus.given_texts import require_no_table
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
-from permafrost.stages.encoder.answers import require_no_table, require_strings
+from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
 from permafrost.stages.encoder.runtime import Device, runtime_on

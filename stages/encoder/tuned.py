@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
+from permafrost.stages.corpus.given_texts import require_no_table
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.embed.head import embed_with_head, encode_with_head
-from permafrost.stages.encoder.answers import answered, head_answers, require_no_table
+from permafrost.stages.encoder.answers import answered, head_answers
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.encoder.predicted import Predicted

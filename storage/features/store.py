@@ -71,6 +71,10 @@ class FeatureStore:
         self._shards = OpenShards()
         self._receipts = SeenReceipts(root)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Shards that are open are opened anew."""
+        return type(self), (self.root, self.record)
+
     @classmethod
     def create_or_open(
         cls,

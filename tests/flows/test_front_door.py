@@ -140,10 +140,19 @@ def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) ->
     assert batch.data.shape == (batch.offsets[-1], 32)
     with pytest.raises(permafrost.NotFoundError, match=r"1 of 1 texts .*: text 0 'never stored'"):
         home.reader("hidden/2", ["never stored"])
-    with pytest.raises(permafrost.InputError, match=r"write \['ice'\]"):
+    with pytest.raises(permafrost.InputError, match=r"write \[text\]"):
         home.reader("hidden/2", "ice")
-    with pytest.raises(permafrost.InputError, match=r"texts\[1\] is 3 and no text"):
+    with pytest.raises(permafrost.InputError, match="text 1 is 3, of type int"):
         home.reader("hidden/2", [TEXTS[0], 3])  # type: ignore[list-item]
+    given = home.reader("hidden/2", (text for text in TEXTS[:3]), memory_bytes=1)
+    _, again = next(pickle.loads(pickle.dumps(given)).in_order(3))
+    assert np.array_equal(again.data, next(given.in_order(3))[1].data)
+    column = pd.Series([*TEXTS[:2], "never stored"], index=[2, 1, 0])
+    with pytest.raises(permafrost.NotFoundError, match=r"1 of 3 texts .*: text 2 'never stored'"):
+        home.reader("hidden/2", column)
+    for wrong in ({*TEXTS}, column.to_frame(), None, []):
+        with pytest.raises(permafrost.InputError, match=r"list of|at least one"):
+            home.reader("hidden/2", wrong)  # type: ignore[arg-type]
     for wrong in ("spans", None):
         with pytest.raises(permafrost.InputError, match="expected 'span' or 'all'"):
             home.reader("hidden/2", TEXTS[:2], tokens=wrong)  # type: ignore[arg-type]
@@ -153,6 +162,17 @@ def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) ->
             next(reader.in_order(0))
         with pytest.raises(permafrost.InputError, match="batch_size is -4, expected 1 or more"):
             next(reader.shuffled(-4, 0, 0))
+
+
+def test_a_home_stays_where_it_was_opened(
+    made: fitted_homes.Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.path.parent)
+    home = permafrost.open(made.path.name)
+    reader = home.reader("hidden/2", TEXTS[:2], memory_bytes=1)
+    monkeypatch.chdir(tmp_path)
+    assert home.stores()
+    assert next(reader.in_order(2))[1].data.size
 
 
 def test_a_reader_finds_its_store_among_several(tiny_bert: Path, tmp_path: Path) -> None:
@@ -314,6 +334,7 @@ def test_what_does_not_go_together_is_refused(
     [
         ("ice", r"write \[text\]"),
         (["ice", None], "text 1 is None"),
+        (["ice", "a\ud800"], "whose character 1 is half of a surrogate pair"),
         ([], "no texts to encode"),
         # Python lists the names of their columns.
         ({"sentence": ["ice"]}, r"a dict with columns.*list\(data\['sentence'\]\)"),

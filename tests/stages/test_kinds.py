@@ -1,5 +1,6 @@
 """Kinds: what a field of a category takes, keeps and refuses, and where kinds come from."""
 
+import copy
 import gc
 import importlib.metadata
 import pkgutil
@@ -14,7 +15,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from permafrost.flows import experiment  # noqa: F401 # imports every category
-from permafrost.stages import plugins
+from permafrost.stages import kinds, plugins
 from permafrost.stages.finetune import losses  # noqa: F401 # no experiment names them yet
 from permafrost.stages.graph_encoders import encoder, readout  # noqa: F401 # likewise
 from permafrost.stages.heads import HEADS, GlotHead, HeadConfig, MeanHead, ScorerHead
@@ -371,6 +372,24 @@ def test_every_category_has_every_way_in(
     )
     assert category.kinds().keys() == {*known, "of_mine"}
     assert category.kinds()["of_mine"].__name__ == "Mine"
+
+
+def test_a_thread_that_looks_while_another_one_does_finds_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    category = copy.copy(HEADS)
+    category._modules = category._ours = category._all = None
+    sources, seen = kinds._sources, list[object]()
+
+    def looked_at_meanwhile(name: str) -> Any:
+        for found in sources(name):
+            seen.append(category._modules)
+            yield found
+
+    monkeypatch.setattr(kinds, "_sources", looked_at_meanwhile)
+    assert category.find("mean") is HEADS.find("mean")
+    assert seen
+    assert not any(found is not None for found in seen), "half of them"
 
 
 @pytest.mark.parametrize("category", all_categories(), ids=lambda c: c.noun)

@@ -21,6 +21,9 @@ import numpy as np
 from mylib_beside.layers import act
 
 
+SCALE = 1.0
+
+
 class Mine:
     def run(self, x):
         return act(np.abs(x)), json
@@ -39,9 +42,9 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
     code._LOADED.clear()
     known = plugins._PLUGINS
-    before = dict(known.loaded), known.in_use, dict(known.registered)
+    before = dict(known.loaded), known.in_use, dict(known.registered), dict(known.read)
     yield folder
-    known.loaded, known.in_use, known.registered = before
+    known.loaded, known.in_use, known.registered, known.read = before
     for name in [n for n in sys.modules if n.split(".")[0].endswith("_beside")]:
         del sys.modules[name]
     forget()
@@ -157,6 +160,76 @@ def test_a_reloaded_helper_has_the_digest_of_what_runs(beside: Path) -> None:
     (beside / "layers.py").write_text("def act(x):\n    return x + 3\n")
     with pytest.raises(InputError, match="was changed after this process had loaded it"):
         plugins.register(vars(heads)["Mine"])
+
+
+@pytest.mark.parametrize(
+    ("file", "new"),
+    [
+        ("heads.py", SOURCE.replace("abs(x)", "sign(x)")),
+        ("layers.py", "def act(x):\n    return x + 2\n"),
+    ],
+)
+def test_what_was_edited_and_not_reloaded_is_not_registered(
+    beside: Path, file: str, new: str
+) -> None:
+    """Nothing has looked at the files before the edit: only what is loaded tells."""
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    (beside / file).write_text(new)
+    with pytest.raises(InputError, match=rf"{file} has another (Mine\.run|act) than the one that"):
+        plugins.register(vars(heads)["Mine"])
+    assert vars(heads)["Mine"] not in plugins.classes()
+
+
+def test_an_edited_value_is_not_registered_either_once_the_file_is_known(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(vars(heads)["Mine"])
+    edited = SOURCE.replace("SCALE = 1.0", "SCALE = 20.0")
+    (beside / "heads.py").write_text(edited)
+    with pytest.raises(InputError, match=r"heads\.py was edited after it was loaded"):
+        plugins.register(vars(heads)["Mine"])
+    importlib.reload(heads)
+    plugins.register(vars(heads)["Mine"])
+    (beside / "heads.py").write_text("# A note.\n" + edited)
+    plugins.register(vars(heads)["Mine"])
+
+
+def test_what_was_reloaded_has_to_be_registered_again(beside: Path) -> None:
+    """Its `build` would find what the reload has put into the module."""
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(vars(heads)["Mine"])
+    importlib.reload(heads)
+    for looked in (plugins.classes, plugins.generation):
+        with pytest.raises(InputError, match=r"heads\.Mine is another one since .* register it"):
+            looked()
+    plugins.register(vars(heads)["Mine"])
+    assert vars(heads)["Mine"] in plugins.classes()
+
+
+def test_a_class_that_was_renamed_is_registered_no_more(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(old := vars(heads)["Mine"])
+    (beside / "heads.py").write_text(SOURCE.replace("class Mine", "class Renamed"))
+    importlib.reload(heads)
+    plugins.register(vars(heads)["Renamed"])
+    assert vars(heads)["Mine"] is old, "a reload leaves it"
+    assert old not in plugins.classes()
+
+
+def test_a_module_that_holds_a_helper_of_before_its_reload_is_refused(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    (beside / "layers.py").write_text("def act(x):\n    return x + 20\n")
+    importlib.reload(sys.modules["mylib_beside.layers"])
+    plugins.register(vars(heads)["Mine"])
+    with pytest.raises(InputError, match=r"has act from before mylib_beside\.layers was reloaded"):
+        fingerprint(vars(heads)["Mine"], plugins.packages())
+    importlib.reload(heads)
+    plugins.register(vars(heads)["Mine"])
+    assert fingerprint(vars(heads)["Mine"], plugins.packages())
 
 
 def test_a_process_with_other_code_of_a_helper_is_told_apart(beside: Path) -> None:

@@ -41,6 +41,9 @@ class Package:
         forget()
         module._LOADED.clear()
         importlib.invalidate_caches()
+        # Files of one second and one size count as the same to Python.
+        for compiled in self.folder.rglob("*.pyc"):
+            compiled.unlink()
         for loaded in [m for m in sys.modules if m.split(".")[0] == self.name]:
             del sys.modules[loaded]
         return fingerprint(importlib.import_module(f"{self.name}.main").run, [self.name])

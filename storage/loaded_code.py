@@ -1,0 +1,116 @@
+"""Whether a loaded module is what its source says: after an edit without a reload, or a reload of one of two
+modules, something else would run than keys name.
+
+Functions and methods are compared by their compiled code. Values are not: another module may set them as it
+is imported, and its code counts.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from permafrost.storage.errors import InputError
+from permafrost.storage.source_facts import ALL, SourceFacts
+
+
+def require_as_written(name: str, source: str) -> None:
+    """Refuse a module that was edited after it was loaded; one that is not loaded passes.
+
+    Loaders that rewrite a source as they load it are not compared.
+
+    Raises:
+        InputError: a function of the loaded module is none of the source's.
+    """
+    module = sys.modules.get(name)
+    if module is None or type(getattr(module, "__loader__", None)) is not SourceFileLoader:
+        return
+    path = str(module.__file__)
+    tree = ast.parse(source)
+    written = _codes(compile(tree, path, "exec", dont_inherit=True))
+    other = next((f for f in _functions(module, tree) if _differs(f, path, written)), None)
+    if other is not None:
+        raise InputError(
+            f"{path} has another {other.__qualname__} than the one that runs: it was edited after it was "
+            "loaded; reload it (importlib.reload) and register its classes again, or start Python again"
+        )
+
+
+def require_bound(name: str, facts: SourceFacts) -> None:
+    """Refuse a module that has something of another one from before that one was reloaded; one that is not
+    loaded passes.
+
+    Raises:
+        InputError: an imported function or class is not the one that the other module has now.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return
+    for local, (target, inner) in _bindings(facts):
+        other, mine = sys.modules.get(target), vars(module).get(local)
+        theirs = None if other is None else vars(other).get(inner)
+        if mine is None or theirs is None or mine is theirs:
+            continue
+        if all(isinstance(one, type | FunctionType) for one in (mine, theirs)):
+            raise InputError(
+                f"the module {name} has {local} from before {target} was reloaded, so keys would not say "
+                f"what runs; reload {name} as well (importlib.reload), and register its classes again"
+            )
+
+
+def _bindings(facts: SourceFacts) -> Iterator[tuple[str, tuple[str, str]]]:
+    for local, targets in facts.imports.items():
+        # A name that branches bind to several things, or that is bound again, may rightly be another one.
+        if len(targets) != 1 or local in facts.definitions:
+            continue
+        target, inner = targets[0]
+        if inner not in (None, ALL):
+            yield local, (target, str(inner))
+
+
+def _functions(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
+    """Functions that a module defines, and those of its classes; a reload leaves what is gone."""
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+    written = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    places = [{name: value for name, value in vars(module).items() if name in written}]
+    while places:
+        for value in list(places.pop().values()):
+            if isinstance(value, property):
+                value = value.fget
+            value = getattr(value, "__func__", value)
+            value = inspect.unwrap(value) if callable(value) else value
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            if isinstance(value, type):
+                places.append(dict(vars(value)))
+            elif isinstance(value, FunctionType):
+                yield value
+
+
+def _codes(code: CodeType) -> dict[str, set[Any]]:
+    """All that a module's code defines, by its dotted name."""
+    found: dict[str, set[Any]] = {}
+    left = [code]
+    while left:
+        one = left.pop()
+        found.setdefault(one.co_qualname, set()).add(_signature(one))
+        left.extend(inner for inner in one.co_consts if isinstance(inner, CodeType))
+    return found
+
+
+def _signature(code: CodeType) -> Any:
+    """What runs, wherever it stands."""
+    values = tuple(
+        _signature(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts
+    )
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return code.co_code, values, names, code.co_flags
+
+
+def _differs(function: Any, path: str, written: Mapping[str, set[Any]]) -> bool:
+    code = function.__code__
+    # What was made of a text, as dataclasses do, has no place in the file.
+    return code.co_filename == path and _signature(code) not in written.get(code.co_qualname, set())
