@@ -163,6 +163,20 @@ def test_the_command_prints_and_refuses(tmp_path: Path, capsys: pytest.CaptureFi
     assert "backbone, recipe, corpus" in cli("du", "--by", "month", code=2)
 
 
+@pytest.mark.parametrize("linked", ["features", "artifacts", "a store"])
+def test_what_links_lead_to_on_another_disk_counts(tmp_path: Path, linked: str) -> None:
+    first, _ = build(home := tmp_path / "home")
+    by = {by: use(home, by) for by in GROUPINGS}
+    place = first.store.root if linked == "a store" else home / linked
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    (home / "features" / "zz").symlink_to(tmp_path / "elsewhere")  # counted already
+    for name, before in by.items():
+        rows = use(home, name)
+        rows.pop("other files")  # the links
+        assert rows == before
+
+
 @pytest.mark.parametrize(
     ("path", "what"),
     [
