@@ -141,11 +141,7 @@ class Home:
 
         named = [s for s in self.stores() if s.store_id.startswith(store or "")]
         if len(named) != 1:
-            what = (
-                "no feature store"
-                if store is None
-                else f"no store that begins with {quoted(store)}"
-            )
+            what = f"no store that begins with {quoted(store)}" if store else "no feature store"
             ids = ", ".join(s.store_id[:12] for s in named or self.stores()) or "none"
             if not named:
                 raise NotFoundError(f"{public_name(self.folder)} has {what}; there are {ids}")
@@ -368,7 +364,7 @@ def _shared(
     from permafrost.flows.sharing import Wanted, copy_between, would_copy
 
     names = arrays.split(",") if isinstance(arrays, str) else arrays
-    wanted = Wanted(store, tuple(names), corpus)
+    wanted = Wanted(store, tuple(name.strip() for name in names), corpus)
     if dry_run:
         return would_copy(source, target, wanted, form)
     return copy_between(source, target, wanted, lambda _: SilentProgress(), form=form)
@@ -404,8 +400,10 @@ _PARTS = ("features", "artifacts", "runs")
 """Folders of a home; one that has none of them has never been written to."""
 
 
-def open_existing_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
-    """As `open_home`, for what is only read.
+def open_existing_home(
+    home: str | PathLike[str] | Home, progress: Progress, by: str = "--home or PERMAFROST_HOME"
+) -> Path:
+    """As `open_home`, for what is only read; `by` is what names it, for messages.
 
     Raises:
         NotFoundError: there is no home.
@@ -418,8 +416,8 @@ def open_existing_home(home: str | PathLike[str] | Home, progress: Progress) -> 
     inside = folder / ".permafrost"
     near = f", such as {inside}" if any((inside / part).is_dir() for part in _PARTS) else ""
     raise NotFoundError(
-        f"there is no home in {public_name(folder.absolute())} ({why}); name one with --home or "
-        f"PERMAFROST_HOME{near}, or make one with 'permafrost run' or 'permafrost extract'"
+        f"there is no home in {public_name(folder.absolute())} ({why}); name one with "
+        f"{by}{near}, or make one with 'permafrost run' or 'permafrost extract'"
     )
 
 

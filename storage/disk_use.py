@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from permafrost.storage.replica import replica_of
@@ -20,6 +20,24 @@ class FileUse:
     bytes: int
     changed: float
     """When its content was written, in seconds since the epoch."""
+
+
+def files_of_home(home: Path) -> Iterator[FileUse]:
+    """As `files_under`, and the files behind `features`, `artifacts` and feature stores that are links to
+    folders outside, as of a home that has a part on another disk. Each is counted once."""
+    yield from files_under(home)
+    if replica_of(home) is not None:
+        return
+    seen = [home.resolve()]
+    for place in (home / "artifacts", home / "features", *sorted(home.glob("features/*"))):
+        if not (place.is_symlink() and place.is_dir()):
+            continue
+        target = place.resolve()
+        if any(target.is_relative_to(folder) for folder in seen):
+            continue
+        seen.append(target)
+        for file in files_under(place):
+            yield replace(file, path=f"{place.relative_to(home).as_posix()}/{file.path}")
 
 
 def files_under(folder: Path) -> Iterator[FileUse]:

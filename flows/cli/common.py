@@ -65,8 +65,8 @@ def home_folder(home: str) -> Path:
         return open_home(home, NodeProgress(display, f"pull {home}"))
 
 
-def existing_home(home: str) -> Path:
-    """The folder of a home that is only read.
+def existing_home(home: str, by: str = "--home or PERMAFROST_HOME") -> Path:
+    """The folder of a home that is only read; `by` is what names it, for messages.
 
     Raises:
         NotFoundError: there is no home.
@@ -76,7 +76,7 @@ def existing_home(home: str) -> Path:
     from permafrost.flows.home import open_existing_home
 
     with Display(console) as display:
-        return open_existing_home(home, NodeProgress(display, f"pull {home}"))
+        return open_existing_home(home, NodeProgress(display, f"pull {home}"), by)
 
 
 def load_plugins(files: list[str] | None) -> None:

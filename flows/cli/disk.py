@@ -28,8 +28,8 @@ _SUMS: dict[By, str] = {
     "backbone": "Each feature store counts for the backbone that filled it.",
     "recipe": "Each feature store counts for its recipe.",
     "array": "Each array is that of all feature stores together.",
-    "corpus": "A feature store has a text once, whichever corpora have it: texts that several have are "
-    "counted once, in a row of their own. 'with shared' is what a corpus would take alone.",
+    "corpus": "Texts that several corpora have are counted once, in a row of their own; a store may have a "
+    "text twice after a pull. 'with shared' is what a corpus would take alone.",
 }
 
 

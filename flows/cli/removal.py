@@ -83,9 +83,10 @@ def gc(
     if not json:
         # Before anything is removed.
         _say_drops(drops)
-    stays: Mapping[str, str] = {}
+    staying = garbage.links
     if not dry_run and (json or agreed(len(drops), sum(freed.values()), yes)):
-        stays = {p.relative_to(root).as_posix(): why for p, why in garbage.remove().items()}
+        staying = garbage.remove()
+    stays = {path.relative_to(root).as_posix(): why for path, why in staying.items()}
     n_freed = sum(n for path, n in freed.items() if path not in stays)
     is_over = limits.quota_bytes is not None and (garbage.bytes_left or 0) > limits.quota_bytes
     if json:
@@ -104,8 +105,9 @@ def gc(
         )
     else:
         verb = "would remove" if dry_run else "removed"
-        n_removed = len(freed) - len(stays)
-        console.print(f"{verb} {n_removed} ({size(n_freed)}); kept {garbage.n_kept + len(stays)}")
+        n_removed = sum(path not in stays for path in freed)
+        n_kept = garbage.n_kept + len(freed) - n_removed
+        console.print(f"{verb} {n_removed} ({size(n_freed)}); kept {n_kept}")
         _say_rest(garbage, stays, limits.quota_bytes if is_over else None)
     if is_over:
         raise typer.Exit(1)

@@ -96,7 +96,7 @@ def pull(
     json: JsonFlag = False,
 ) -> None:
     """Copy what this home lacks of another home's feature store, or of a part of it, to here."""
-    source = _downloaded(from_) if from_.startswith(HUB) else existing_home(from_)
+    source = _downloaded(from_) if from_.startswith(HUB) else existing_home(from_, "--from")
     _copy(source, home_folder(home), _wanted(name, arrays, corpus), dry_run, wait, json)
 
 
@@ -109,7 +109,7 @@ def _wanted(name: str | None, arrays: str, corpus: str | None) -> Wanted:
 def _downloaded(name: str) -> Path:
     from permafrost.flows.dataset_folder import downloaded
 
-    return existing_home(str(downloaded(name)))
+    return existing_home(str(downloaded(name)), "--from")
 
 
 def _copy(

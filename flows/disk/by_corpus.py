@@ -1,4 +1,5 @@
 """What the texts of each corpus take in the feature stores; a text that several corpora have is counted once.
+Rows of a text that a store has twice belong to the same corpora.
 
 A text's part of a file is its part of the tokens of that segment, or, on the axis of texts and in tables, of
 the texts.
@@ -109,18 +110,19 @@ def _add_store(
         for digests in _digests(folder):
             where = store.locate(digests)
             mine[where.text_row[where.segment >= 0]] = True
+        mine = mine[weights.first]
         tally.whole[number] += weights.bytes[mine].sum()
         owner[mine] = np.where(owner[mine] == _NONE, number, _SEVERAL)
         progress.advance(1)
     for number in range(len(corpora)):
         only = owner == number
         tally.own[number] += weights.bytes[only].sum()
-        tally.n_own[number] += int(only.sum())
+        tally.n_own[number] += weights.n_texts(only)
     several, none = owner == _SEVERAL, (owner == _NONE) & weights.is_text
     tally.shared += weights.bytes[several].sum()
-    tally.n_shared += int(several.sum())
+    tally.n_shared += weights.n_texts(several)
     tally.none += weights.bytes[none].sum()
-    tally.n_none += int(none.sum())
+    tally.n_none += weights.n_texts(none)
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,18 @@ class _Weights:
 
     bytes: NDArray[np.float64]
     is_text: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    """The row by which its text is found; another one where the store has a text again, after a `pull`."""
+
+    def n_texts(self, rows: NDArray[np.bool_]) -> int:
+        """How many texts are in some of the rows, each counted once."""
+        return len(np.unique(self.first[rows]))
 
     @classmethod
     def of(cls, store: FeatureStore, files: Sequence[tuple[Part, FileUse]]) -> "_Weights":
         per_text = store.record.axes.segment_texts
         weights = np.zeros(store.n_slots() * per_text)
-        is_text = np.zeros(len(weights), np.bool_)
+        is_text, first = np.zeros(len(weights), np.bool_), np.arange(len(weights))
         by_tokens, by_texts = _by_segment(store, files)
         for number in store.tables():
             table = read_segment(store.root, number, PLACE).table
@@ -145,7 +153,9 @@ class _Weights:
             weights[rows] += by_tokens.get(number, 0) * tokens / max(tokens.sum(), 1.0)
             weights[rows] += by_texts.get(number, 0) / len(rows)
             is_text[rows] = True
-        return cls(weights, is_text)
+            where = store.locate(Texts(table.column(_DIGEST)))
+            first[rows] = np.where(where.segment >= 0, where.text_row, rows)
+        return cls(weights, is_text, first)
 
 
 def _by_segment(

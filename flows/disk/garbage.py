@@ -62,6 +62,8 @@ class Garbage:
     leftovers: tuple[ArtifactRef, ...]
     """Of these there are files and no manifest."""
     stores: tuple[FeatureStore, ...]
+    linked: tuple[FeatureStore, ...]
+    """Nothing uses these either, and they are links to folders elsewhere, which are not ours to delete."""
     drafts: tuple[Path, ...]
     n_kept: int
     n_older: int
@@ -92,6 +94,14 @@ class Garbage:
         ]
 
     @property
+    def links(self) -> dict[Path, str]:
+        """What stays though nothing uses it, and why."""
+        return {
+            s.root: f"it is a link to {s.root.readlink()}; delete that folder and the link yourself"
+            for s in self.linked
+        }
+
+    @property
     def names(self) -> frozenset[str]:
         """Of artifacts."""
         return frozenset(map(str, (*self.refs, *self.leftovers)))
@@ -108,7 +118,7 @@ class Garbage:
             StoreBusyError: another process is removing something of this home; nothing was removed.
             CorruptDataError: as `collect`; nothing was removed.
         """
-        stays, gone = dict[Path, str](), list[Path]()
+        stays, gone = self.links, list[Path]()
         try:
             self._take_away(stays, gone)
         finally:
@@ -172,10 +182,12 @@ def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
     """What was used longest ago, as far as the limits ask for it. Drafts go whatever their age."""
     names = [*map(str, found.refs), *map(str, found.leftovers)]
     names += [f"features/{store.store_id}" for store in found.stores]
+    linked = found.linked
     going = uses.latest_last(names)
     if limits.older_than_s is not None:
         before = now() - limits.older_than_s
         going = [name for name in going if uses.time(name) < before]
+        linked = tuple(s for s in linked if uses.time(f"features/{s.store_id}") < before)
     if limits.quota_bytes is not None:
         left = uses.bytes - _bytes_of_drafts(found)
         within = list[str]()
@@ -185,13 +197,20 @@ def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
             within.append(name)
             left -= uses.bytes_of(name)
         going = within
+        if left <= limits.quota_bytes:
+            linked = ()
     taken = set(going)
     refs = tuple(r for r in found.refs if str(r) in taken)
     leftovers = tuple(r for r in found.leftovers if str(r) in taken)
     stores = tuple(s for s in found.stores if f"features/{s.store_id}" in taken)
     n_more = len(found.refs) + len(found.stores) - len(refs) - len(stores)
     return replace(
-        found, refs=refs, leftovers=leftovers, stores=stores, n_kept=found.n_kept + n_more
+        found,
+        refs=refs,
+        leftovers=leftovers,
+        stores=stores,
+        linked=linked,
+        n_kept=found.n_kept + n_more,
     )
 
 
@@ -251,7 +270,9 @@ def _found(home: Path, asked: Asked) -> Garbage:
     earlier = {str(m.ref) for m in manifests if m.key_version < KEY_VERSION} - used
     kept = used | _reachable(artifacts, earlier, stores) if asked.older == "keep" else used
     garbage = tuple(m.ref for m in manifests if str(m.ref) not in kept)
-    lost = tuple(s for s in every if s.store_id not in stores)
+    unused = [s for s in every if s.store_id not in stores]
+    linked = tuple(s for s in unused if s.root.is_symlink())
+    lost = tuple(s for s in unused if s not in linked)
     n_kept = len(manifests) - len(garbage) + len(every) - len(lost)
     # A store is renamed to such a name before it is deleted; a kill in between leaves it. A writer that was
     # killed after its last receipt leaves its folder of drafts to the next writer, which may never come.
@@ -266,6 +287,7 @@ def _found(home: Path, asked: Asked) -> Garbage:
         refs=garbage,
         leftovers=tuple(r for r in artifacts.leftovers() if str(r) not in kept),
         stores=lost,
+        linked=linked,
         drafts=drafts,
         n_kept=n_kept,
         n_older=len(earlier & kept),

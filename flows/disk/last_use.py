@@ -13,7 +13,7 @@ from pathlib import Path
 from permafrost.flows.records.history import Run
 from permafrost.storage.adapted_stores import STORE, adapted_store
 from permafrost.storage.artifacts import ArtifactStore, Manifest
-from permafrost.storage.disk_use import files_under
+from permafrost.storage.disk_use import files_of_home
 from permafrost.storage.errors import CorruptDataError
 
 _LOCK = "writer.lock"
@@ -59,7 +59,7 @@ def last_uses(home: Path, runs: Iterable[Run], dependents_first: Sequence[Manife
         dependents_first: manifests, each before those of what it was made from.
     """
     found, total = defaultdict[str, Use](Use), 0
-    for file in files_under(home):
+    for file in files_of_home(home):
         total += file.bytes
         names = file.path.split("/")
         if len(names) < 3 or names[0] not in ("artifacts", "features"):

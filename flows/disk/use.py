@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from permafrost.flows.disk.parts import Use, beside, ordered, part_of, store_labels, summed
-from permafrost.storage.disk_use import files_under
+from permafrost.storage.disk_use import files_of_home
 from permafrost.storage.progress import Progress
 
 By = Literal["place", "backbone", "recipe", "corpus", "array"]
@@ -17,7 +17,7 @@ def disk_use(home: Path, by: By, progress: Progress) -> list[Use]:
     Raises:
         CorruptDataError: by corpus: a table of texts is damaged.
     """
-    files = [(part_of(file.path), file) for file in files_under(home)]
+    files = [(part_of(file.path), file) for file in files_of_home(home)]
     if by == "corpus":
         # Imported here: it needs Arrow, a plain listing does not.
         from permafrost.flows.disk.by_corpus import by_corpus

@@ -12,7 +12,7 @@ from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.encoder.load import require_same_code
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.lengths import measure
-from permafrost.stages.extraction.target import ExtractTarget, target_of_store
+from permafrost.stages.extraction.target import MOVED, ExtractTarget, target_of_store
 from permafrost.stages.finetune.data import BackboneTexts, FinetuneData
 from permafrost.stages.finetune.embedding import embed_items, require_embeds
 from permafrost.stages.finetune.graph_batches import ItemFeatures
@@ -251,7 +251,9 @@ def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphT
     if of_labels is not None:
         other = FeatureStore.open(store_folder(home, of_labels[0])).record
         is_same = other.identity.weights_digest == record.identity.weights_digest
-        labels = target_of_store(other, (of_labels[1],), backbone if is_same else None)
+        # Only one place can be told, that of the texts' backbone.
+        where, advice = (backbone, MOVED) if is_same else (None, "")
+        labels = target_of_store(other, (of_labels[1],), where, advice)
     # The first is the corpus itself, others are views of it.
     corpora = [parse_ref(i) for i in spec.inputs if i.startswith("corpus/")]
     configs = [artifacts.manifest(ref).spec.config for ref in corpora]

@@ -19,7 +19,7 @@ from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.recipes.inputs import Encoded, numbered_by_first
-from permafrost.stages.extraction.target import ExtractTarget, target_of_identity
+from permafrost.stages.extraction.target import MOVED, ExtractTarget, target_of_identity
 from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head_files import TunedHead, holds_tuned_head, load_tuned_head
 from permafrost.stages.fit.trained import LoadedHead
@@ -106,6 +106,7 @@ def find_tuned(home: Path, name: str, backbone: str | None) -> FittedTuned:
         revision or "main",
         "none",
         f"the head {ref} (backbone looked for at {where})",
+        MOVED if backbone is None else "",
     )
     return FittedTuned(ref, folder, tuned, base)
 

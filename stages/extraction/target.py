@@ -217,8 +217,12 @@ def resolve_target(config: ExtractConfig) -> ExtractTarget:
     return base.target(config.recipe, config.capture.arrays(base.sizes))
 
 
+MOVED = "; if it moved, give its folder with --backbone (backbone= in Python)"
+"""End of messages on a backbone that is not where a record says."""
+
+
 def target_of_store(
-    record: StoreRecord, arrays: tuple[str, ...], source: str | None
+    record: StoreRecord, arrays: tuple[str, ...], source: str | None, advice: str = MOVED
 ) -> ExtractTarget:
     """The target that an existing store was made for, so that its cells can be recomputed.
 
@@ -226,6 +230,7 @@ def target_of_store(
         record: content of `store.json`.
         arrays: what to compute.
         source: where the backbone is now; None if it has not moved.
+        advice: end of the message if it is not where the record says.
 
     Raises:
         IdentityMismatchError: the backbone found there is not the one the store was made with.
@@ -233,7 +238,15 @@ def target_of_store(
     revision = (record.backbone.get("revision") or "main") if source is None else "main"
     where = source or record.backbone["source"]
     name = f"{record.store_id[:12]} (backbone looked for at {where})"
-    return target_of_identity(record.identity, arrays, where, revision, record.codec, name)
+    return target_of_identity(
+        record.identity,
+        arrays,
+        where,
+        revision,
+        record.codec,
+        name,
+        advice if source is None else "",
+    )
 
 
 def target_of_identity(
@@ -243,6 +256,7 @@ def target_of_identity(
     revision: str,
     codec: Codec,
     name: str,
+    advice: str = "",
 ) -> ExtractTarget:
     """The target of a recorded identity, with the backbone found at `source`.
 
@@ -253,6 +267,7 @@ def target_of_identity(
         revision: of a backbone on the hub.
         codec: of the store, if it has to be created again.
         name: what messages call the store.
+        advice: end of the message if there is no such backbone.
 
     Raises:
         IdentityMismatchError: the backbone found there is a different one, or the recipe's plug-in was edited
@@ -265,7 +280,10 @@ def target_of_identity(
         dtype=identity.compute_dtype,
         max_length=identity.max_length,
     )
-    files = find_backbone(backbone)
+    try:
+        files = find_backbone(backbone)
+    except InputError as error:
+        raise type(error)(f"{error}{advice}") from error
     recipe = recipe_of(identity.recipe)
     resolved = identity.model_copy(
         update={

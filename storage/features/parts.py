@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.features.verification import Damage
 from permafrost.storage.quoting import quoted
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import Replica, replica_of
 
 EVERY_ARRAY = "*"
 
@@ -156,7 +157,8 @@ def compare(part: StorePart, target: FeatureStore | None) -> TransferPlan:
     """What of a part the target lacks.
 
     A cell of the target counts as right if its receipt is intact and its shard has the size, the index and
-    the checksums behind its chunks that the receipt says; `verify` reads the chunks, too.
+    the checksums behind its chunks that the receipt says; `verify` reads the chunks, too. Of a shard on an
+    object store that is not here, only the size is compared, by a listing.
 
     Raises:
         InputError: the stores have other segments or another codec.
@@ -164,6 +166,7 @@ def compare(part: StorePart, target: FeatureStore | None) -> TransferPlan:
     """
     source, plans, n_present, n_lacking = part.source, list[SegmentPlan](), 0, 0
     numbers: dict[str, int] = {}
+    objects = _Objects()
     if target is not None:
         require_alike(source, target)
         numbers = {_layout(target.segment(n)): n for n in reversed(target.segments())}
@@ -176,7 +179,7 @@ def compare(part: StorePart, target: FeatureStore | None) -> TransferPlan:
         there, n_elsewhere = numbers.get(_layout(segment)), 0
         right, damaged = frozenset[str](), tuple[Damage, ...]()
         if target is not None and there is not None:
-            right, damaged = _state(target, there, wanted)
+            right, damaged = _state(target, there, wanted, objects)
         elif target is not None and numbers:
             elsewhere = target.locate(segment.table.column("digest").to_pylist()).segment
             n_elsewhere = int((elsewhere >= 0).sum())
@@ -208,14 +211,14 @@ def _layout(segment: Segment) -> str:
 
 
 def _state(
-    target: FeatureStore, number: int, arrays: Iterable[str]
+    target: FeatureStore, number: int, arrays: Iterable[str], objects: "_Objects"
 ) -> tuple[frozenset[str], tuple[Damage, ...]]:
     """Which cells of a segment are right in the target, and which are damaged."""
     right, damaged, committed = set[str](), list[Damage](), target.committed(number)
     for array in arrays:
         if array not in committed:
             continue
-        problem = _problem(target, number, array)
+        problem = _problem(target, number, array, objects)
         if problem is None:
             right.add(array)
         else:
@@ -223,7 +226,20 @@ def _state(
     return frozenset(right), tuple(damaged)
 
 
-def _problem(target: FeatureStore, number: int, array: str) -> str | None:
+class _Objects:
+    """Sizes of the shards of a store on an object store; those of an array are listed once."""
+
+    def __init__(self) -> None:
+        self._listed: dict[Path, dict[str, int]] = {}
+
+    def n_bytes(self, replica: Replica, shard: Path, array: Path) -> int | None:
+        """Of the object of a shard in the folder of its array; None if there is none."""
+        if array not in self._listed:
+            self._listed[array] = {key: n_bytes for key, n_bytes, _ in replica.objects(array)}
+        return self._listed[array].get(replica.key_of(shard))
+
+
+def _problem(target: FeatureStore, number: int, array: str, objects: _Objects) -> str | None:
     """What is wrong with a committed cell, as far as it shows without reading all of it."""
     spec, axes = target.spec(array), target.record.axes
     path = target.shard_path(number, array)
@@ -231,8 +247,14 @@ def _problem(target: FeatureStore, number: int, array: str) -> str | None:
         receipt = target.checked_receipt(number, array)
     except CorruptDataError as error:
         return str(error)
-    if replica_of(path) is not None and not path.exists():
-        return None  # the object store has it, and would have to be read
+    if (replica := replica_of(path)) is not None:
+        # What its object holds would have to be read; a copy here may have outlived it.
+        n_bytes = objects.n_bytes(replica, path, target.zarr_path / array)
+        if n_bytes != receipt.shard_bytes:
+            size = "no object" if n_bytes is None else f"{n_bytes:,} bytes"
+            return f"there is {size} of it, its receipt says {receipt.shard_bytes:,} bytes"
+        if not path.exists():
+            return None
     return unlike(path, receipt.seal, spec.segment_rows(axes) // spec.chunk_rows(axes))
 
 

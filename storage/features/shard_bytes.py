@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from permafrost.storage.disk_errors import require_damage
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.file_marks import marks_of
-from permafrost.storage.replica import Replica, replica_of
+from permafrost.storage.replica import Replica, public_name, replica_of
 
 HELD = 2
 """Slices of a shard in an object store that are held: a text that crosses from one chunk into the next."""
@@ -202,4 +202,4 @@ def mapping_of(file: BinaryIO) -> mmap.mmap | None:
 
 def damaged(path: Path) -> str:
     """Beginning of every message about a shard that is not what its receipt says."""
-    return f"the shard {path} is damaged (run 'permafrost verify', then 'permafrost repair')"
+    return f"the shard {public_name(path)} is damaged (run 'permafrost verify', then 'permafrost repair')"

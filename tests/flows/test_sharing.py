@@ -82,7 +82,7 @@ def test_a_corpus_that_another_version_named_is_refused_before_anything_is_copie
 def test_the_same_in_python(tmp_path: Path) -> None:
     small = filled_store(tmp_path / "a", 5)
     here = permafrost.open(tmp_path / "b")
-    would = here.pull(tmp_path / "a", arrays="hidden/1,pooled/*", dry_run=True)
+    would = here.pull(tmp_path / "a", arrays="hidden/1, pooled/*", dry_run=True)
     assert not here.folder.exists()
     done = here.pull(permafrost.open(tmp_path / "a"), arrays=["hidden/1", "pooled/*"])
     assert done.as_json() == would.as_json()
@@ -106,7 +106,9 @@ def test_the_snippet_of_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_wrong_is_told(cli: Cli, tmp_path: Path) -> None:
-    assert "there is no home" in cli("pull", "--from", str(tmp_path / "nowhere"), code=2)
+    said = cli("pull", "--from", str(tmp_path / "nowhere"), code=2)
+    assert "there is no home" in said
+    assert "name one with --from, or" in said
     small = filled_store(tmp_path / "there", 5)
     named = ("--from", str(tmp_path / "there"))
     for empty in ("", "features/"):

@@ -130,5 +130,7 @@ def test_what_is_spoilt_is_told_and_never_returned(
         del server.objects[key]
     else:
         server.objects[key] = bytes(content)
-    with pytest.raises(PermafrostError, match=r"checksum|cannot read|is not there|of the"):
+    with pytest.raises(PermafrostError, match=r"checksum|cannot read|is not there|of the") as told:
         rows(store, ARRAY, [TEXTS[0]])
+    assert "s3://bucket/lab/features/" in str(told.value)
+    assert str(tmp_path) not in str(told.value)

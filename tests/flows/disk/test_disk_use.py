@@ -112,6 +112,21 @@ def test_a_text_of_two_corpora_is_counted_once_and_by_its_tokens(tmp_path: Path)
     )
 
 
+def test_a_text_that_a_store_has_twice_is_of_the_same_corpora(tmp_path: Path) -> None:
+    first, _ = build(tmp_path)
+    before = use(tmp_path, "corpus")
+    texts = ["a", "b", "d"]  # of one corpus, of both, of none
+    first.add(texts, [LENGTHS[t] for t in texts])
+    rows = use(tmp_path, "corpus")
+    for name in ("first", SHARED, NO_CORPUS):
+        assert rows[name].n_texts == before[name].n_texts
+        assert rows[name].bytes > before[name].bytes
+    assert rows["second"].bytes == before["second"].bytes
+    more = rows["first"].with_shared or 0
+    assert more > (before["first"].with_shared or 0) + rows["first"].bytes - before["first"].bytes
+    assert sum(row.bytes for row in rows.values()) == on_disk(tmp_path)
+
+
 def test_a_store_that_cannot_be_read_is_overhead_and_still_counted(tmp_path: Path) -> None:
     first, _ = build(tmp_path)
     (first.store.root / "segments" / "000000.parquet").write_bytes(b"no table")
@@ -146,6 +161,20 @@ def test_the_command_prints_and_refuses(tmp_path: Path, capsys: pytest.CaptureFi
     assert "counted once" in cli("du", "--by", "corpus")
     assert "hidden/1" in cli("du")
     assert "backbone, recipe, corpus" in cli("du", "--by", "month", code=2)
+
+
+@pytest.mark.parametrize("linked", ["features", "artifacts", "a store"])
+def test_what_links_lead_to_on_another_disk_counts(tmp_path: Path, linked: str) -> None:
+    first, _ = build(home := tmp_path / "home")
+    by = {by: use(home, by) for by in GROUPINGS}
+    place = first.store.root if linked == "a store" else home / linked
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    (home / "features" / "zz").symlink_to(tmp_path / "elsewhere")  # counted already
+    for name, before in by.items():
+        rows = use(home, name)
+        rows.pop("other files")  # the links
+        assert rows == before
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`gc` by age and quota, beside runs that begin: what goes, in which order, and what never goes."""
 
 import datetime
+import json
 import os
 import shutil
 import threading
@@ -22,7 +23,7 @@ from permafrost.flows.records.pins import pin, pinned
 from permafrost.flows.records.runs import RunRecord, read_run, run_path, write_run
 from permafrost.flows.running import checked, reused, run_serially
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
-from permafrost.storage.disk_use import files_under
+from permafrost.storage.disk_use import files_of_home, files_under
 from permafrost.storage.errors import (
     DiskFullError,
     InputError,
@@ -155,6 +156,28 @@ def test_a_quota_on_the_command_line(aged: Aged, capsys: pytest.CaptureFixture[s
         ("--older-than", "x"),
     ):
         assert wrong[0] in cli("gc", *wrong, code=2)
+
+
+def test_a_store_that_is_a_link_stays_and_its_bytes_count(
+    aged: Aged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total = sum(file.bytes for file in files_of_home(aged.home))
+    elsewhere = aged.home.parent / "elsewhere"
+    aged.store.root.rename(elsewhere)
+    aged.store.root.symlink_to(elsewhere)
+    taken = sum(file.bytes for file in files_of_home(aged.home))
+    assert total <= taken <= total + 4096, "the link itself"
+    cli = Cli(aged.home, capsys)
+    name = f"features/{aged.store.store_id}"
+    assert name not in cli.json("gc", "--older-than", "30d", "--dry-run")["stayed"]
+    for how in (("--dry-run",), ()):
+        done = json.loads(cli("gc", "--quota", "1kB", *how, "--json", code=1))
+        assert done["stayed"][name].startswith(f"it is a link to {elsewhere};")
+        assert name not in done["removed"]
+    assert done["bytes"] == sum(done["removed"].values())
+    assert done["bytes_left"] == sum(file.bytes for file in files_of_home(aged.home))
+    assert FeatureStore.open(aged.store.root).segments()
+    assert f"{name} stays: it is a link to {elsewhere}; delete" in cli("gc").replace("\n", " ")
 
 
 def test_limits_keep_what_is_pinned_named_or_under_way(aged: Aged) -> None:

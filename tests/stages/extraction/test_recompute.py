@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 
 from permafrost.stages.extraction.extract import recompute_cells
 from permafrost.stages.extraction.recompute import recompute
@@ -13,9 +14,7 @@ from permafrost.stages.extraction.target import (
     ExtractRuntime,
     target_of_store,
 )
-from permafrost.storage.errors import (
-    IdentityMismatchError,
-)
+from permafrost.storage.errors import HubUnreachableError, IdentityMismatchError
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import discard, verify
 from permafrost.storage.features.writing import writing
@@ -85,3 +84,18 @@ def test_repair_refuses_another_backbone(
     other = save_model("bert", tmp_path / "other", initializer_range=0.5)
     with pytest.raises(IdentityMismatchError, match="weights_digest: store has"):
         target_of_store(store.record, ("hidden/1",), str(other))
+
+
+def test_a_recorded_backbone_that_is_not_there_may_have_moved(
+    extraction: Callable[[str], Extraction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    run = extraction("bert")
+    record = run(list(TEXTS), run.target("hidden=1")).store.record
+    moved = record.model_copy(update={"backbone": {**record.backbone, "source": "bb"}})
+    with pytest.raises(HubUnreachableError, match=r"if it moved, give its folder with --backbone"):
+        target_of_store(moved, ("hidden/1",), None)
+    with pytest.raises(HubUnreachableError) as told:
+        target_of_store(record, ("hidden/1",), "bb")
+    assert "--backbone" not in str(told.value)

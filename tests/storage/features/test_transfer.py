@@ -273,6 +273,29 @@ def test_what_is_damaged_in_the_target_is_copied_again(tmp_path: Path, what: str
     assert_reads(there(tmp_path / "to"), small, small.texts, ("hidden/1",))
 
 
+@pytest.mark.parametrize("lost", ["object", "object and copy here", "half of the object"])
+def test_a_shard_that_an_object_store_lost_is_copied_again(
+    server: ObjectServer, tmp_path: Path, lost: str
+) -> None:
+    small = filled_store(tmp_path / "from", FEW)
+    copy(small, home := remote(tmp_path, "to"))
+    shard = there(home).shard_path(0, "hidden/1")
+    key = f"bucket/to/{shard.relative_to(home).as_posix()}"
+    whole = server.objects.pop(key)
+    if lost == "object":
+        shard.write_bytes(whole)
+    else:
+        shard.unlink(missing_ok=True)
+    if lost == "half of the object":
+        server.objects[key] = whole[: len(whole) // 2]
+    server.requests.clear()
+    again = copy(small, home)
+    assert [(s.target, [*s.cells]) for s in again.segments] == [(0, ["hidden/1"])]
+    assert len(again.segments[0].damaged) == 1
+    assert server.objects[key] == whole
+    assert not verify(there(home), SilentProgress())
+
+
 @pytest.mark.parametrize(
     "name", ["store.json", "segments/000000.parquet", "receipts/000000/span.json"]
 )
