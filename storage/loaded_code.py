@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.source_facts import ALL, SourceFacts
@@ -52,13 +52,21 @@ def require_bound(name: str, facts: SourceFacts) -> None:
     for local, (target, inner) in _bindings(facts):
         other, mine = sys.modules.get(target), vars(module).get(local)
         theirs = None if other is None else vars(other).get(inner)
-        if mine is None or theirs is None or mine is theirs:
-            continue
-        if all(isinstance(one, type | FunctionType) for one in (mine, theirs)):
+        if _is_again(mine, theirs):
             raise InputError(
                 f"the module {name} has {local} from before {target} was reloaded, so keys would not say "
                 f"what runs; reload {name} as well (importlib.reload), and register its classes again"
             )
+
+
+def _is_again(mine: Any, theirs: Any) -> bool:
+    """Whether two functions or classes are made by one definition, as a reload does; what something else put
+    in its place is another thing."""
+    if not all(isinstance(one, type | FunctionType) for one in (mine, theirs)):
+        return False
+    mine, theirs = inspect.unwrap(mine), inspect.unwrap(theirs)
+    names = [(one.__module__, one.__qualname__) for one in (mine, theirs)]
+    return mine is not theirs and names[0] == names[1]
 
 
 def _bindings(facts: SourceFacts) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -76,6 +84,7 @@ def _functions(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
     kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
     written = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
     places = [{name: value for name, value in vars(module).items() if name in written}]
+    seen = set[int]()
     while places:
         for value in list(places.pop().values()):
             if isinstance(value, property):
@@ -84,7 +93,8 @@ def _functions(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
             value = inspect.unwrap(value) if callable(value) else value
             if getattr(value, "__module__", None) != module.__name__:
                 continue
-            if isinstance(value, type):
+            if isinstance(value, type) and id(value) not in seen:
+                seen.add(id(value))
                 places.append(dict(vars(value)))
             elif isinstance(value, FunctionType):
                 yield value
@@ -103,11 +113,19 @@ def _codes(code: CodeType) -> dict[str, set[Any]]:
 
 def _signature(code: CodeType) -> Any:
     """What runs, wherever it stands."""
-    values = tuple(
-        _signature(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts
-    )
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    return code.co_code, values, names, code.co_flags
+    return code.co_code, _constant(code.co_consts), names, code.co_flags
+
+
+def _constant(value: Any) -> Any:
+    """Equal for what is the same constant; the order of a set depends on how it was made."""
+    if isinstance(value, CodeType):
+        return _signature(value)
+    if isinstance(value, tuple):
+        return tuple(map(_constant, cast(tuple[Any, ...], value)))
+    if isinstance(value, frozenset):
+        return frozenset(map(_constant, cast(frozenset[Any], value)))
+    return type(value).__name__, repr(value)
 
 
 def _differs(function: Any, path: str, written: Mapping[str, set[Any]]) -> bool:

@@ -1,5 +1,6 @@
 """Code that plug-ins bring along counts in keys, and that of installed packages does not."""
 
+import functools
 import importlib
 import os
 import sys
@@ -26,7 +27,9 @@ SCALE = 1.0
 
 class Mine:
     def run(self, x):
-        return act(np.abs(x)), json
+        'Its own.'
+        known = x in {"a", "bb", "ccc", "dddd", "eeeee", 1, 2.0, (3, "x")}
+        return act(np.abs(x)), json, known, [lambda y: y in {"q", "w", "e"}]
 """
 
 
@@ -206,6 +209,22 @@ def test_what_was_reloaded_has_to_be_registered_again(beside: Path) -> None:
             looked()
     plugins.register(vars(heads)["Mine"])
     assert vars(heads)["Mine"] in plugins.classes()
+
+
+def test_what_another_module_puts_into_its_place_is_no_reload(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE.replace("SCALE = 1.0", "def act2(x):\n    return x"))
+    heads = importlib.import_module("mylib_beside.heads")
+    vars(heads)["Mine"].itself = vars(heads)["Mine"]
+    layers = sys.modules["mylib_beside.layers"]
+    vars(layers)["act"] = functools.wraps(vars(layers)["act"])(lambda x: x)
+    vars(heads)["act2"] = len
+    plugins.register(vars(heads)["Mine"])
+    assert fingerprint(vars(heads)["Mine"], plugins.packages())
+    # From compiled files, whose sets are in another order.
+    for name in [n for n in sys.modules if n.startswith("mylib_beside")]:
+        del sys.modules[name]
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(vars(heads)["Mine"])
 
 
 def test_a_class_that_was_renamed_is_registered_no_more(beside: Path) -> None:
