@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from permafrost.stages.corpus.values import require_unicode
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -56,3 +55,16 @@ def require_no_table(texts: object) -> None:
         f"the texts are a {type(texts).__name__} with columns, and no list of strings; name the column: "
         f"list(data[{column!r}])"
     )
+
+
+def require_unicode(text: str, where: str) -> None:
+    """Check that a text can be written; raises InputError if it has half of a surrogate pair."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where} is {quoted(text)}, whose character {error.start} is half of a surrogate pair and no "
+            "text; decode it again, or take it out"
+        ) from error

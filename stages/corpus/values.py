@@ -56,19 +56,6 @@ def checked_texts(
     return texts
 
 
-def require_unicode(text: str, where: str) -> None:
-    """Check that a text can be written; raises InputError if it has half of a surrogate pair."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where} is {quoted(text)}, whose character {error.start} is half of a surrogate pair and no "
-            "text; decode it again, or take it out"
-        ) from error
-
-
 def decoded(
     column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
 ) -> pa.ChunkedArray:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from permafrost.stages.corpus.values import require_unicode
+from permafrost.stages.corpus.given_texts import require_unicode
 from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from permafrost.stages.corpus.given_texts import require_unicode
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.text_format import USUAL, TextFormat
-from permafrost.stages.corpus.values import checked_texts, require_unicode
+from permafrost.stages.corpus.values import checked_texts
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.mentions import mentioned

@@ -54,11 +54,11 @@ def test_a_batch_that_does_not_fit_is_split(own: Own, monkeypatch: pytest.Monkey
     asked: list[int] = []
     rows = LiveReader.rows
 
-    def limited(self: LiveReader, texts: Any) -> Any:
+    def limited(self: LiveReader, texts: Any, around: Any) -> Any:
         asked.append(len(texts))
         if len(texts) > 4:
             raise torch.OutOfMemoryError("out of memory")
-        return rows(self, texts)
+        return rows(self, texts, around)
 
     monkeypatch.setattr(LiveReader, "rows", limited)
     agree(gradients(own("llama"), config(train=SILENT)), whole)
