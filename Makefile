@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist $(DIST) --no-loadscope
 # each would compile every file of ours again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-deep campaign lint type docs bench papers gpu-check sbom golden clean
+.PHONY: demo test test-deep image-check campaign lint type docs bench papers gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -31,10 +31,15 @@ test-deep: DIST = loadfile
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
 
-# Long tests of what shorter ones also touch: forty kills (PERMAFROST_KILLS=300 for more), every kind of damage to every
+# Long tests of what shorter ones also touch: two dozen kills (PERMAFROST_KILLS=300 for more), every kind of damage to every
 # kind of file, the other families, more examples of what is drawn, a scheduled run, ...
 test-deep: $(DEEP)
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "deep or hypothesis" $(ARGS)
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "(deep or hypothesis) and not image" $(ARGS)
+
+# What docker/Dockerfile installs, in an empty environment, with its entry point and its list of packages: minutes. The
+# other tests of it read its lines.
+image-check: $(DEEP)
+	$(BIN)/python -m pytest -m image $(ARGS)
 
 # Faults on purpose, for hours: kills, lost workers, full disks, lost rights, many writers, a clock that goes back, every file
 # of a home damaged, every format fuzzed. Goes on where it was stopped; build/campaign/log.jsonl has each trial.

@@ -21,7 +21,7 @@ SMALL = {
     "writers": 4,
     "clock": 1,
     "damage": 1,
-    "formats": 20,
+    "formats": 10,
 }
 """Each with the number that is counted of it; workers that are killed have `tests/flows/engine`."""
 

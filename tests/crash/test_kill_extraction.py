@@ -10,14 +10,14 @@ import pytest
 
 from tests.stages.extraction.tiny_models import save_model
 
-MANY = int(os.environ.get("PERMAFROST_KILLS", "40"))
+MANY = int(os.environ.get("PERMAFROST_KILLS", "24"))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("n_kills", "kill_share"),
     [
-        (3, "none"),
+        (2, "none"),
         # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
         pytest.param(1, "0.3", marks=pytest.mark.deep),
         pytest.param(MANY, "none", marks=pytest.mark.deep),
