@@ -40,9 +40,9 @@ def overridden(
         InputError: an override has another form, names what is not there, or would change nothing.
     """
     changed: dict[str, list[str]] = {}
-    for override in dict.fromkeys(overrides):
+    for override in overrides:
         if override.startswith(_SHARED):
-            changed[override] = _override_shared(document, override, config)
+            changed.setdefault(override, []).extend(_override_shared(document, override, config))
     document = _without_aliases(document)
     for override in overrides:
         if override not in changed:

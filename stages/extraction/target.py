@@ -283,6 +283,8 @@ def target_of_identity(
     try:
         files = find_backbone(backbone)
     except InputError as error:
+        if not advice:
+            raise
         raise type(error)(f"{error}{advice}") from error
     recipe = recipe_of(identity.recipe)
     resolved = identity.model_copy(

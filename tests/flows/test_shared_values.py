@@ -57,6 +57,7 @@ def of_methods(experiment: Experiment, field: str) -> dict[str, Any]:
         # The places come last, wherever they stand.
         (["methods.a.optim.max_epochs=2", "x-optim.max_epochs=1"], {"a": 2, "b": 1, "c": 1}),
         (["x-optim={max_epochs: 7}", "x-optim.max_epochs=8"], {"a": 8, "b": 8, "c": 8}),
+        ([f"x-optim.max_epochs={n}" for n in (1, 2, 1)], {"a": 1, "b": 1, "c": 1}),
     ],
 )
 def test_a_place_changes_alone_and_a_shared_value_everywhere(
