@@ -9,6 +9,7 @@ from pydantic import Field
 
 from permafrost.stages.corpus.columns import TaskColumns
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
+from permafrost.stages.corpus.label_types import Labelled, typed_alike
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource, test_part
 from permafrost.stages.corpus.table_files import (
@@ -18,16 +19,13 @@ from permafrost.stages.corpus.table_files import (
     format_with,
     likely_delimiter,
     read_columns,
-    with_label_as_text,
 )
 from permafrost.stages.corpus.text_format import (
     UTF_8,
     Delimiter,
     Encoding,
-    TextFormat,
     name_the_delimiter,
 )
-from permafrost.stages.corpus.values import holds_text
 from permafrost.storage.errors import InputError
 
 
@@ -82,33 +80,20 @@ class FilesCorpus(ColumnsSource):
         """Read and check every split, in the order given."""
         tables: list[pa.Table] = []
         tasks: list[TaskColumns] = []
-        formats: list[TextFormat] = []
-        for path in self.files.values():
-            how = format_with(Path(path), self.delimiter, self.encoding)
-            task = self._task_of(path, column_names(Path(path), how))
+        labelled: list[Labelled] = []
+        for path in map(Path, self.files.values()):
+            how = format_with(path, self.delimiter, self.encoding)
+            task = self._task_of(str(path), column_names(path, how))
             columns = (task.text_columns, task.label_columns, task.negative_columns)
-            tables.append(read_columns(Path(path), *columns, how=how))
+            table = read_columns(path, *columns, how=how)
+            tables.append(table)
             tasks.append(task)
-            formats.append(how)
-        if classes := [name for task in tasks for name in task.class_columns]:
-            tables = self._typed_alike(tables, formats, classes)
+            labelled += [Labelled(table, path, name, how) for name in task.class_columns]
+        if labelled:
+            tables = [one.table for one in typed_alike(labelled)]
         return [
             self.sampled(task.rows(table, split, path))
             for table, task, (split, path) in zip(tables, tasks, self.files.items(), strict=True)
-        ]
-
-    def _typed_alike(
-        self, tables: Sequence[pa.Table], formats: Sequence[TextFormat], classes: Sequence[str]
-    ) -> list[pa.Table]:
-        """The tables of the splits; if classes are text in one, those of csv and tsv are so in all."""
-        is_text = [_is_text(t.column(n)) for t, n in zip(tables, classes, strict=True)]
-        if not any(is_text):
-            return list(tables)
-        return [
-            table if done else with_label_as_text(table, Path(path), how, name)
-            for table, path, how, name, done in zip(
-                tables, self.files.values(), formats, classes, is_text, strict=True
-            )
         ]
 
     def _task_of(self, path: str, names: Sequence[str]) -> TaskColumns:
@@ -122,8 +107,3 @@ class FilesCorpus(ColumnsSource):
             if other is None:
                 raise
             raise InputError(f"{error}. {name_the_delimiter(other)}") from error
-
-
-def _is_text(column: pa.ChunkedArray) -> bool:
-    kind = column.type
-    return holds_text(kind.value_type if pa.types.is_dictionary(kind) else kind)

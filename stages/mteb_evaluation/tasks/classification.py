@@ -1,11 +1,13 @@
 """Local texts with classes, scored as mteb's Classification tasks are."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from permafrost.stages.bounds import MAX_STEPS
+from permafrost.stages.corpus.label_types import Labelled, typed_alike
 from permafrost.stages.corpus.values import texts_of
 from permafrost.stages.mteb_evaluation.columns import classes_of, open_labelled
 from permafrost.stages.mteb_evaluation.local_data import Columns, LocalData
@@ -51,11 +53,15 @@ class ClassificationTask(LocalTask):
         Raises as `LocalTask.read`.
         """
         tables: dict[str, Columns] = {}
-        for holds in ("train", "test"):
-            table, text, label, where = open_labelled(self, holds, self.text, self.label)
+        parts = ("train", "test")
+        opened = [open_labelled(self, holds, self.text, self.label) for holds in parts]
+        alike = typed_alike(
+            [Labelled(table, Path(path), label) for table, _, label, path in opened]
+        )
+        for holds, found, (_, text, label, path) in zip(parts, alike, opened, strict=True):
             tables[holds] = {
-                "text": texts_of(table, text, where),
-                "label": classes_of(table, label, where),
+                "text": texts_of(found.table, text, path),
+                "label": classes_of(found.table, label, path),
             }
         in_train, in_test = (set(tables[holds]["label"]) for holds in ("train", "test"))
         if unknown := sorted(map(str, in_test - in_train)):

@@ -358,3 +358,17 @@ def test_texts_in_another_encoding_are_refused(tmp_path: Path, kind: str) -> Non
         with pytest.raises(InputError, match=r"not valid UTF-8.*encoding: cp1252"):
             task(tmp_path, kind).read()
         path.write_text(before)
+
+
+def test_classes_that_are_names_in_one_file_are_names_in_the_other(tmp_path: Path) -> None:
+    # Arrow reads a column of `1` and `2` as numbers, and one of `1`, `2` and `none` as text.
+    folder = tmp_path / "classification"
+    folder.mkdir()
+    (folder / "train.csv").write_text("text,label\na,1\nb,2\nc,none\nd,1\n")
+    (folder / "test.csv").write_text("text,label\ne,2\nf,1\n")
+
+    data = task(tmp_path, "classification").read()
+
+    assert data.tables["train"]["label"] == [0, 1, 2, 0]
+    assert data.tables["test"]["label"] == [1, 0]
+    assert data.class_names == ("1", "2", "none")
