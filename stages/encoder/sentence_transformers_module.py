@@ -36,6 +36,10 @@ class FrozenBackboneHead(InputModule):
         # no modules: they have vectors of a method.
         self.backbone = self.encoder.backbone.model
         self.head = self.encoder.vectors.module
+        self._dtypes = self._weights()
+
+    def _weights(self) -> dict[str, torch.dtype]:
+        return {name: weight.dtype for name, weight in self.named_parameters()}
 
     @classmethod
     def load(
@@ -90,7 +94,18 @@ class FrozenBackboneHead(InputModule):
         return {"texts": texts, "encoded": encoded}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add `sentence_embedding`, `[n_texts, d_out]` float32."""
+        """Add `sentence_embedding`, `[n_texts, d_out]` float32.
+
+        Raises:
+            InputError: the weights are in another precision than what was trained.
+        """
+        for name, dtype in self._weights().items():
+            if dtype != (trained := self._dtypes[name]):
+                raise InputError(
+                    f"the weight {quoted(name)} of the exported model in {self.folder} was converted from "
+                    f"{trained} to {dtype}, and the head was trained on features in {trained}; load the "
+                    "model again and leave out half(), bfloat16() and to(dtype)"
+                )
         device = next(self.backbone.parameters()).device
         encoder = replace(self.encoder, backbone=replace(self.encoder.backbone, device=device))
         texts = features["texts"]

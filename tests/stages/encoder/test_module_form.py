@@ -168,6 +168,14 @@ def test_one_text_alone_a_prompt_and_an_empty_text(exported: Path) -> None:
         model.encode([""])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_another_precision_is_refused(exported: Path, dtype: torch.dtype) -> None:
+    model = loaded(exported).to(dtype=dtype)
+
+    with pytest.raises(InputError, match=rf"converted from torch.float32 to {dtype}"):
+        model.encode(TEXTS[:2])
+
+
 def test_the_model_can_be_saved_again(exported: Path, tmp_path: Path) -> None:
     model = loaded(exported)
     model.save(str(tmp_path / "again"), create_model_card=False)
