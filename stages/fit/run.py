@@ -99,14 +99,32 @@ def plan_of(optim: OptimConfig, n_examples: int) -> Plan:
 def encode(
     model: TaskModel, precision: str, tokens: Tensor, offsets: Tensor
 ) -> Float[Tensor, "n e"]:
-    """Encodings of texts in float32, computed in the training precision."""
+    """Encodings of texts in float32, computed in the training precision.
+
+    Raises:
+        InputError: a layer of a library cannot be computed in that precision.
+    """
     if precision == "float32":
         return model(tokens, offsets)
     # Casts instead of autocast, which does not apply inside the heads' hand-written backward passes.
     # Gradients arrive at the float32 parameters; batch normalisation keeps its own in float32.
     kept = {id(p) for m in model.modules() if isinstance(m, nn.BatchNorm1d) for p in m.parameters()}
     low = {n: p if id(p) in kept else p.bfloat16() for n, p in model.named_parameters()}
-    encoded: Tensor = functional_call(model, low, (tokens.bfloat16(), offsets))
+    # As torch-geometric's GINConv keeps its epsilon. Running statistics are written to, and stay where they are.
+    low |= {
+        n: b.bfloat16()
+        for n, b in model.named_buffers()
+        if b.is_floating_point() and not n.rpartition(".")[2].startswith("running_")
+    }
+    try:
+        encoded: Tensor = functional_call(model, low, (tokens.bfloat16(), offsets))
+    except RuntimeError as error:
+        if "dtype" not in str(error):
+            raise
+        raise InputError(
+            f"the head {model.pooling.config.model_dump_json()} cannot be trained in optim.precision "
+            f"bfloat16, as a layer of it makes numbers in float32 ({error}); use precision: float32"
+        ) from error
     return encoded.float()
 
 

@@ -85,6 +85,20 @@ def test_training_in_bfloat16_learns(name):
     assert result.log[-1].loss < result.log[0].loss
 
 
+@pytest.mark.parametrize("name", ["GINConv", "AntiSymmetricConv"])
+def test_layers_that_keep_numbers_beside_their_weights_train_in_bfloat16(name):
+    head = GlotHead(conv=PygConv(name=name), hidden=8, tau=0.4)
+    exact, rough = (_fit(_config(head, precision=p)) for p in ("float32", "bfloat16"))
+    assert rough.log[0].loss != exact.log[0].loss
+    assert rough.log[0].loss == pytest.approx(exact.log[0].loss, rel=0.05)
+
+
+def test_a_layer_that_makes_float32_itself_is_refused_in_bfloat16():
+    head = GlotHead(conv=PygConv(name="ClusterGCNConv"), hidden=8, tau=0.4)
+    with pytest.raises(InputError, match=r"ClusterGCNConv.*optim.precision bfloat16.*float32"):
+        _fit(_config(head, precision="bfloat16"))
+
+
 def test_a_grid_ranges_over_classes_and_their_arguments():
     grid = {"head.conv.name": ("GATv2Conv", "GATConv"), "head.conv.args.heads": (1, 2)}
     found = list(candidates(_config(HEADS["gatv2 with dropout"]), grid).values())
