@@ -4,8 +4,7 @@ A flow of Prefect with prefect-dask's task runner, which lists the cells; the su
 cluster and no task runs, as a store may have a million of them.
 """
 
-import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import add
@@ -42,9 +41,8 @@ from permafrost.stages.statistics import (
 )
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.layout import SPAN, widen
-from permafrost.storage.features.store import ALWAYS, FeatureStore, store_folder
+from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.progress import Progress, SilentProgress
-from permafrost.storage.quoting import quoted
 
 PARTS = 8
 """Sums of an array for each worker: enough that none waits long for the last."""
@@ -88,7 +86,7 @@ def require_reachable(where: Dask) -> None:
 def store_statistics(
     home: str,
     store_id: str,
-    pattern: str,
+    arrays: Sequence[str],
     cluster: Cluster,
     progress: Progress,
     whiten: WhiteningConfig | None = None,
@@ -98,13 +96,13 @@ def store_statistics(
     Args:
         home: its URL, which workers open too.
         store_id: whole.
-        pattern: which arrays: `hidden/*`.
+        arrays: names of arrays with columns.
         cluster: of workers.
         progress: receives every segment of every array.
         whiten: fit whitening on the rows of each array.
 
     Raises:
-        NotFoundError: the store has no such array.
+        NotFoundError: no cell of these arrays is there.
         InputError: whitening to more components than there are directions.
         CorruptDataError: a cell is damaged.
         ClusterGoneError: its scheduler is gone, or there is no worker that can be used.
@@ -114,7 +112,9 @@ def store_statistics(
     mine = _CLUSTER.set((cluster, progress))
     try:
         with prefect_api(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return statistics.with_options(task_runner=runner)(home, store_id, pattern, whiten)
+            return statistics.with_options(task_runner=runner)(
+                home, store_id, tuple(arrays), whiten
+            )
     finally:
         _CLUSTER.reset(mine)
         progress.finish()
@@ -126,20 +126,20 @@ _CLUSTER: ContextVar[tuple[Cluster, Progress]] = ContextVar("_CLUSTER")
 
 @flow(name="statistics", persist_result=False)
 def statistics(
-    home: str, store_id: str, pattern: str, whiten: WhiteningConfig | None
+    home: str, store_id: str, arrays: tuple[str, ...], whiten: WhiteningConfig | None
 ) -> StoreStatistics:
     """See `store_statistics`."""
     # Alone: prefect-dask sends a flow's own lines to workers with all that they name.
-    return _computed(home, store_id, pattern, whiten)
+    return _computed(home, store_id, arrays, whiten)
 
 
 def _computed(
-    home: str, store_id: str, pattern: str, whiten: WhiteningConfig | None
+    home: str, store_id: str, arrays: tuple[str, ...], whiten: WhiteningConfig | None
 ) -> StoreStatistics:
     cluster, progress = _CLUSTER.get()
     needs = cluster.needs(Resources())
     with annotate(resources=needs):
-        n_segments, cells = cells_of.submit(home, store_id, pattern).result()
+        n_segments, cells = cells_of.submit(home, store_id, arrays).result()
     counts = {array: len(segments) for array, segments in cells.items()}
     found = StoreStatistics(store_id, n_segments, counts)
     progress.start("statistics", sum(counts.values()), "segments")
@@ -156,25 +156,22 @@ def _computed(
 
 
 @task(persist_result=False)
-def cells_of(home: str, store_id: str, pattern: str) -> tuple[int, dict[str, Segments]]:
-    """The number of segments of a store, and which of them hold each array that a pattern names.
+def cells_of(home: str, store_id: str, arrays: tuple[str, ...]) -> tuple[int, dict[str, Segments]]:
+    """The number of segments of a store, and which of them hold each of these arrays.
 
     Raises:
-        NotFoundError: there is no such array.
+        NotFoundError: none does.
     """
     store = _store(home, store_id)
     numbers, cells = store.segments(), dict[str, list[int]]()
     for number in numbers:
-        for array in store.committed(number):
+        for array in store.committed(number).intersection(arrays):
             cells.setdefault(array, []).append(number)
-    floats = [a for a in sorted(cells) if a not in ALWAYS and store.spec(a).width is not None]
-    named = in_order(a for a in floats if fnmatch.fnmatchcase(a, pattern))
-    if not named:
+    if not cells:
         raise NotFoundError(
-            f"no array of the store {store_id[:12]} is called {quoted(pattern)}; there are "
-            f"{', '.join(in_order(floats)) or 'none'}"
+            f"no segment of the store {store_id[:12]} holds {', '.join(arrays)} (any more)"
         )
-    return len(numbers), {array: tuple(cells[array]) for array in named}
+    return len(numbers), {array: tuple(cells[array]) for array in in_order(cells)}
 
 
 class _Sums:

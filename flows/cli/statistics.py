@@ -1,5 +1,6 @@
 """`statistics`: what the rows of a feature store look like, by array."""
 
+import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +13,13 @@ from permafrost.flows.cli.common import (
     console,
     emit,
     existing_home,
+    print_rows,
     say_path,
-    table,
 )
 from permafrost.flows.cli.inspection import find_store
 from permafrost.flows.engine_choice import Dask, parse_engine
 from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.quoting import quoted
 
 
@@ -29,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def statistics(
     store: Annotated[str, typer.Argument(metavar="ID", help="Store id, or its beginning.")],
     arrays: Annotated[
-        str, typer.Option(help="Which arrays, as a pattern: 'hidden/*', 'value/3'.")
+        str, typer.Option(help="Names or patterns, with commas: hidden/3,'values/*'.")
     ] = "*",
     engine: Annotated[
         str, typer.Option(help="dask (processes of this machine) or dask=tcp://host:port.")
@@ -70,6 +72,7 @@ def statistics(
             f"no feature store under {public_name(root)} has an id that begins with {quoted(store)}; "
             "'permafrost ls' lists them"
         )
+    names = _named(found, arrays)
     # Imported here: it takes seconds, and no other command needs it.
     from permafrost.flows.context import RunContext, RunRuntime
     from permafrost.flows.engine.cluster import Cluster
@@ -86,7 +89,7 @@ def statistics(
         Cluster(where, runtime.choose_workers(), context, display) as cluster,
     ):
         progress = NodeProgress(display, f"statistics {found.store_id[:12]}")
-        result = store_statistics(context.url, found.store_id, arrays, cluster, progress, whiten)
+        result = store_statistics(context.url, found.store_id, names, cluster, progress, whiten)
     if whitening is not None:
         whitening.mkdir(parents=True, exist_ok=True)
         for array, map_ in result.whitenings.items():
@@ -108,21 +111,31 @@ def statistics(
         say_path(whitening)
 
 
+def _named(store: FeatureStore, patterns: str) -> tuple[str, ...]:
+    there = [a for a in store.declared() if a not in ALWAYS and store.spec(a).width is not None]
+    names = set[str]()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        fitting = fnmatch.filter(there, pattern)
+        if not fitting:
+            raise NotFoundError(
+                f"no array of the store {store.store_id[:12]} is called {quoted(pattern)}; there are "
+                f"{', '.join(there) or 'none'}"
+            )
+        names.update(fitting)
+    if not names:
+        raise InputError(f"--arrays {quoted(patterns)} names no array; give one, as hidden/3")
+    return tuple(name for name in there if name in names)
+
+
+_COLUMNS = (
+    *("array", "n rows", "norm", "cosine", "rank", "first"),
+    *("90 % in", "largest", "n not finite"),
+)
+
+
 def _show(result: Any) -> None:
-    listing = table(
-        f"Rows of the feature store {result.store_id[:12]}",
-        "array",
-        "n rows",
-        "norm",
-        "cosine",
-        "rank",
-        "first",
-        "90 % in",
-        "largest",
-        "n not finite",
-    )
-    for name, s in result.arrays.items():
-        listing.add_row(
+    rows = [
+        (
             name,
             f"{s.n_rows:,}",
             "" if s.norm is None else f"{s.norm:.3g} ± {s.norm_deviation:.2g}",
@@ -133,7 +146,9 @@ def _show(result: Any) -> None:
             "" if s.largest is None else f"{s.largest:.3g} [{s.largest_column}]",
             f"{s.n_not_finite:,}",
         )
-    console.print(listing)
+        for name, s in result.arrays.items()
+    ]
+    print_rows(f"Rows of the feature store {result.store_id[:12]}", _COLUMNS, rows)
     console.print(
         "norm: mean ± deviation. cosine: mean of all pairs of rows. rank: effective rank. first: share of "
         "the variance along the first principal direction; 90 % in: directions that hold so much of it. "

@@ -110,7 +110,7 @@ def encode(
     # Gradients arrive at the float32 parameters; batch normalisation keeps its own in float32.
     kept = {id(p) for m in model.modules() if isinstance(m, nn.BatchNorm1d) for p in m.parameters()}
     low = {n: p if id(p) in kept else p.bfloat16() for n, p in model.named_parameters()}
-    # As torch-geometric's GINConv keeps its epsilon. Running statistics are written to, and stay where they are.
+    # As torch-geometric's GINConv keeps its epsilon. Running statistics are written to, and stay.
     low |= {
         n: b.bfloat16()
         for n, b in model.named_buffers()

@@ -36,7 +36,7 @@ def rows_of(store: FeatureStore, array: str) -> np.ndarray:
 def test_workers_add_up_what_a_store_holds(scheduler: str, finished: Path, tmp_path: Path) -> None:
     (store,) = all_stores(finished / "home")
     arguments = ["statistics", store.store_id[:8], "--home", str(finished / "home")]
-    arguments += ["--engine", f"dask={scheduler}", "--arrays", "hidden/*", "--json"]
+    arguments += ["--engine", f"dask={scheduler}", "--arrays", "hidden/2, hidden/1", "--json"]
     arguments += ["--whitening", str(tmp_path / "maps"), "--components", "2"]
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -68,6 +68,8 @@ def test_a_half_extracted_array_is_named_and_a_damaged_cell_refused(
     half = RUNNER.invoke(app, arguments)
     assert half.exit_code == 0, half.output
     assert f"hidden/2: {last} of {last + 1} segments; the others lack it" in half.stdout
+    # A line for each array where a table is wider than the terminal, so that its name is never cut.
+    assert "array hidden/2, rows " in half.stdout
     path = store.shard_path(0, "hidden/2")
     damaged = bytearray(path.read_bytes())
     damaged[10] ^= 1
@@ -101,15 +103,23 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, more: list[str], message
     assert message in str(result.exception)
 
 
-@pytest.mark.deep
-@pytest.mark.usefixtures("prefect_server")
-def test_an_array_that_is_not_there_is_refused_with_those_that_are(
-    scheduler: str, finished: Path
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ("value/*", "is called 'value/*'; there are hidden/1, hidden/2"),
+        ("hidden/1, values/1", "is called 'values/1'; there are hidden/1, hidden/2"),
+        (",", "--arrays ',' names no array"),
+    ],
+)
+def test_an_array_that_is_not_there_is_refused_before_workers_start(
+    finished: Path, arrays: str, message: str
 ) -> None:
     (store,) = all_stores(finished / "home")
     arguments = ["statistics", store.store_id, "--home", str(finished / "home")]
-    arguments += ["--engine", f"dask={scheduler}", "--arrays", "value/*"]
-    result = RUNNER.invoke(app, arguments)
-    assert "is called 'value/*'; there are hidden/1, hidden/2" in str(result.exception)
+    # Nothing listens there: what is asked for is looked up before.
+    result = RUNNER.invoke(
+        app, [*arguments, "--engine", "dask=tcp://127.0.0.1:9", "--arrays", arrays]
+    )
+    assert message in str(result.exception)
     missing = RUNNER.invoke(app, ["statistics", "0000", "--home", str(finished / "home")])
     assert "has an id that begins with '0000'" in str(missing.exception)
