@@ -119,7 +119,8 @@ def say_cut(n_truncated: int) -> None:
     """Print how many texts were cut, if any was."""
     if n_truncated:
         console.print(
-            f"{n_truncated:,} texts are longer than max_length and were cut", highlight=False
+            f"{n_truncated:,} texts are longer than max_length and were cut at their end",
+            highlight=False,
         )
 
 

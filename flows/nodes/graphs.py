@@ -55,6 +55,8 @@ def descriptions_node(graphs: Node, target: ExtractTarget, place: Place = "befor
             "kind": "graph_texts",
             "role": "descriptions",
             "place": place,
+            # Of config.json as well, by which transformers chooses the tokenizer's class.
+            "weights_digest": identity.weights_digest,
             "tokenizer_digest": identity.tokenizer_digest,
             "recipe": recipe_identity(target.recipe),
             "max_length": identity.max_length,

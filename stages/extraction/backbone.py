@@ -25,6 +25,7 @@ from permafrost.stages.extraction.files import (
 )
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recording import watch
+from permafrost.stages.extraction.remote_code import require_own_model, require_own_tokenizer
 from permafrost.stages.extraction.shape_check import require_buildable, require_sizes
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
@@ -71,6 +72,7 @@ def read_sizes(files: BackboneFiles) -> BackboneSizes:
     """
     model_type = str(read_config(files.folder).get("model_type"))
     family = family_of(model_type, f"the backbone {quoted(files.source)}")
+    require_own_model(model_type, files.folder)
     config = _config(files)
     _require_supported(config, family, files.source)
     require_sizes(config, files.folder)
@@ -110,9 +112,11 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
     """The tokenizer, with truncation and padding switched off.
 
     Raises:
-        InputError: it cannot be loaded, or has no fast implementation, which character positions need; or the
-            files of the backbone changed since they were hashed.
+        InputError: it cannot be loaded, has no fast implementation, which character positions need, splits
+            words at random, or is of a class that the folder brings along; or the files of the backbone
+            changed since they were hashed.
     """
+    require_own_tokenizer(files.folder)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False
@@ -136,6 +140,11 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
         raise InputError(
             f"the tokenizer in {files.folder} gives the text 'a' the token id {max(ids):,}, but the model's "
             f"vocabulary has {vocab_size:,} tokens; the two belong to different models, so get both again"
+        )
+    if dropout := getattr(tokenizer.backend_tokenizer.model, "dropout", None):
+        raise InputError(
+            f"the tokenizer in {files.folder} leaves out merges at random (dropout {dropout:g} of the model "
+            "in tokenizer.json), so that a text has other tokens each time; set dropout to null there"
         )
     # tokenizer.json may carry both (all-MiniLM-L6-v2: cut at 128, pad to 128).
     tokenizer.backend_tokenizer.no_truncation()
@@ -265,7 +274,14 @@ def _config(files: BackboneFiles) -> "transformers.PreTrainedConfig":
 def _require_supported(
     config: "transformers.PreTrainedConfig", family: Family, source: str
 ) -> None:
-    """Raises: InputError: quantised weights, or attention in other directions than the family's."""
+    """Raises: InputError: quantised weights, attention in other directions than the family's, or no padding
+    index where positions start after it."""
+    if family.positions_after_padding and family.padding_index(config) is None:
+        raise InputError(
+            f"config.json of the backbone {quoted(source)} has no pad_token_id, after which the positions of "
+            f"a {quoted(config.model_type)} model start; give the number that it was trained with, which is "
+            "1 for the released ones"
+        )
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
             f"the backbone {quoted(source)} has quantised weights, which are not supported; use the "

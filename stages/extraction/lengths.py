@@ -83,8 +83,7 @@ class KnownLengths:
         Raises:
             InputError: a text cannot be used; the message gives its index in `texts`.
         """
-        identity = target.identity
-        read_as = [identity.tokenizer_digest, identity.recipe, target.max_length]
+        read_as = _read_as(target)
         known = self._known.setdefault(canonical_json(read_as), {})
         # A tokenizer takes seconds to import; of whatever is not kept, it counts all.
         name = digest([read_as, list(digests)])
@@ -114,9 +113,7 @@ def kept_cuts(
         target: of the backbone that reads the texts.
         name: of what is asked for: the key of a corpus.
     """
-    identity = target.identity
-    read_as = [identity.tokenizer_digest, identity.recipe, target.max_length]
-    made_from = [*read_as, *versions(), *_counting(target, "measure")]
+    made_from = [*_read_as(target), *versions(), *_counting(target, "measure")]
     known: dict[str, bool] = kept("cuts", name, made_from) or {}
     n_kept = len(known)
 
@@ -132,6 +129,14 @@ def kept_cuts(
     yield are_cut
     if len(known) > n_kept:
         keep("cuts", name, made_from, known)
+
+
+def _read_as(target: ExtractTarget) -> list[object]:
+    """What decides the tokens of a text. The digest of the weights is that of config.json as well, by which
+    transformers chooses the tokenizer's class."""
+    identity = target.identity
+    digests = [identity.weights_digest, identity.tokenizer_digest]
+    return [*digests, identity.recipe, target.max_length]
 
 
 def _counting(target: ExtractTarget, function: str) -> list[str]:

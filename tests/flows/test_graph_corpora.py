@@ -1,5 +1,6 @@
 """Corpora with graphs in flows: made, read as plain ones, and their texts in other roles."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,12 +125,16 @@ def test_a_description_is_cut_at_the_longest_input_of_its_backbone_and_the_text_
 
 def test_what_decides_the_texts_of_a_view_is_in_its_key(tiny_bert: Path, tmp_path: Path) -> None:
     graphs = small(tmp_path)
+    # transformers chooses the tokenizer's class by config.json.
+    other = Path(shutil.copytree(tiny_bert, tmp_path / "other"))
+    (other / "config.json").write_bytes((tiny_bert / "config.json").read_bytes() + b" ")
     views = [
         labels_node(graphs),
         descriptions_node(graphs, target(tiny_bert)),
         descriptions_node(graphs, target(tiny_bert), "after"),
         descriptions_node(graphs, target(tiny_bert, max_length=32)),
         descriptions_node(graphs, target(tiny_bert, recipe="echo")),
+        descriptions_node(graphs, target(other)),
     ]
     assert len({view.id for view in views}) == len(views)
     assert all(view.upstream == (graphs.id,) for view in views)

@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 
+from permafrost.stages.extraction.checkpoint import reason
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
 
 if TYPE_CHECKING:
     import transformers
-    from tokenizers import Encoding
+    from tokenizers import Encoding, Tokenizer
 
 
 class UnreadableTextError(InputError):
@@ -250,14 +251,45 @@ def tokenise(
     """Tokenise texts, with special tokens exactly as the tokenizer adds them by itself.
 
     They are encoded in groups, as an encoding takes about 150 bytes per token.
-    """
-    from tokenizers import Tokenizer
 
+    Raises:
+        UnreadableTextError: the tokenizer fails on a text; the message gives its index.
+    """
     # The Rust tokenizer itself: the same tokens as tokenizer(texts), without its per-call truncation
     # state, which two threads would change under each other's feet.
-    rust = cast(Tokenizer, tokenizer.backend_tokenizer)
+    rust = cast("Tokenizer", tokenizer.backend_tokenizer)
     for at in range(0, len(texts), _AT_A_TIME):
-        yield from rust.encode_batch(list(texts[at : at + _AT_A_TIME]), add_special_tokens=True)
+        group = list(texts[at : at + _AT_A_TIME])
+        try:
+            encodings = rust.encode_batch(group, add_special_tokens=True)
+        except Exception:
+            # The library raises plain Exception, and says nothing of the text.
+            _require_encodable(rust, group, at)
+            raise
+        yield from encodings
+
+
+def _require_encodable(tokenizer: Tokenizer, texts: Sequence[str], first: int) -> None:
+    """Refuse the text that a tokenizer fails on.
+
+    Args:
+        tokenizer: that failed on one of the texts.
+        texts: some of a list.
+        first: index in the list of the first.
+
+    Raises:
+        UnreadableTextError: a text cannot be tokenised; the message gives its index in the list.
+    """
+    for i, text in enumerate(texts, first):
+        try:
+            tokenizer.encode(text, add_special_tokens=True)
+        except Exception as error:
+            raise UnreadableTextError(
+                i,
+                "",
+                f" ({quoted(text)}) cannot be tokenised ({reason(error)}); remove it from the input, or give "
+                "the tokenizer a token for what is not in its vocabulary",
+            ) from error
 
 
 def overlapping(encoding: Encoding, first_char: int, n_chars: int) -> tuple[int, int]:
@@ -351,7 +383,8 @@ def fill(
             others = len(filled.encoding.ids) - n_slots * filled.n_own
             costs = others + n_slots * np.arange(1, filled.n_own + 1) + needed
             n_kept = int(np.searchsorted(costs, max_length, side="right"))
-            shorter = _shorten(words, tokenizer, filled, n_kept)
+            with numbered_as([i]):
+                shorter = _shorten(words, tokenizer, filled, n_kept)
             if shorter is None:
                 raise UnreadableTextError(
                     i,

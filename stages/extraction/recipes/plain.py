@@ -58,8 +58,8 @@ class PlainRecipe(Recipe):
         texts: Sequence[str],
         max_length: int,
     ) -> Encoded:
-        """Truncates the tokens of a text that is too long on the right, as transformers does; the tokens of
-        an instruction stay."""
+        """Truncates the tokens of a text that is too long on the right, as transformers does unless a
+        tokenizer's `truncation_side` is left; the tokens of an instruction stay."""
         words = words_around(self.instruction, TEXT)
         encodings = tokenise(tokenizer, [text.join(words) for text in texts])
         bos, end = self._bos_token(tokenizer), self._end_token(tokenizer)

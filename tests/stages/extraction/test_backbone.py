@@ -232,6 +232,7 @@ def test_weights_of_other_shapes_or_broken_files_are_refused(copy: Callable[[str
         ("gemma2", {"use_bidirectional_attention": True}, "attend in both directions"),
         ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised weights"),
         ("llama", {"hidden_size": "wide"}, "cannot be read"),
+        ("roberta", {"pad_token_id": None}, "has no pad_token_id"),
     ],
 )
 def test_unusual_configurations_are_refused(
@@ -349,6 +350,20 @@ def test_a_tokenizer_that_cannot_be_loaded_is_refused(
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises(InputError, match=r"the tokenizer in .* cannot be loaded"):
         load_tokenizer(files_of(folder))
+
+
+def test_a_tokenizer_that_splits_words_at_random_is_refused(copy: Callable[[str], Path]) -> None:
+    path = copy("llama") / "tokenizer.json"
+    content = json.loads(path.read_text())
+    for dropout in (0.0, 0.5):
+        content["model"]["dropout"] = dropout
+        path.write_text(json.dumps(content))
+        files = files_of(path.parent)
+        if dropout:
+            with pytest.raises(InputError, match=r"at random \(dropout 0.5"):
+                load_tokenizer(files)
+        else:
+            load_tokenizer(files)
 
 
 def test_tokens_that_the_model_does_not_know_are_refused(copy: Callable[[str], Path]) -> None:

@@ -1,5 +1,6 @@
 """Texts longer than max_length: cut by default, refused before anything is written if so set."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from permafrost.stages.extraction.backbone import (
 )
 from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.extract import ExtractReport, extract
+from permafrost.stages.extraction.files import TOKENIZER_CONFIG, tokenizer_files
 from permafrost.stages.extraction.lengths import (
     KnownLengths,
     Measured,
@@ -41,6 +43,15 @@ LONG = ["the deep lake freezes slowly", "a warm wind is never cold"]
 """In bytes of which few merge: more than LIMIT tokens."""
 
 
+def target_of(folder: Path, recipe: str) -> ExtractTarget:
+    """Of a model with room for LIMIT tokens."""
+    backbone = BackboneConfig(source=str(folder), max_length=LIMIT)
+    capture = parse_capture("hidden=1")
+    return resolve_target(
+        ExtractConfig(backbone=backbone, recipe=parse_recipe(recipe), capture=capture)
+    )
+
+
 class Extraction:
     """An extraction of a tiny decoder with room for LIMIT tokens, counting backbone loads."""
 
@@ -49,12 +60,7 @@ class Extraction:
         self.loads = 0
 
     def target(self, recipe: str) -> ExtractTarget:
-        backbone = BackboneConfig(source=str(self.files.folder), max_length=LIMIT)
-        return resolve_target(
-            ExtractConfig(
-                backbone=backbone, recipe=parse_recipe(recipe), capture=parse_capture("hidden=1")
-            )
-        )
+        return target_of(self.files.folder, recipe)
 
     def load(self) -> Backbone:
         self.loads += 1
@@ -242,6 +248,32 @@ def test_what_is_cut_is_kept_for_the_same_texts_read_the_same_way(
     assert cut(replace(plain, max_length=60), LONG) == [False, False]
     assert cut(plain, ["ice", "lake"]) == [False, False]
     assert asked[1:] == [LONG, ["ice", "lake"]], "one answer a name is kept"
+
+
+def test_tokens_of_another_config_with_the_same_tokenizer_files_are_counted_anew(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers chooses the tokenizer's class by config.json: here one with <s> and one without."""
+    monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
+    llama = Path(shutil.copytree(model_folder("llama"), tmp_path / "llama"))
+    (llama / TOKENIZER_CONFIG).write_text('{"model_max_length": 60}')
+    neox = Path(shutil.copytree(model_folder("gpt_neox"), tmp_path / "gpt_neox"))
+    for file in tokenizer_files(neox):
+        (neox / file).unlink()
+    for file in tokenizer_files(llama):
+        shutil.copy(llama / file, neox)
+    known, digests = KnownLengths(), list(map(text_digest, SHORT))
+    targets = [target_of(folder, "plain") for folder in (llama, neox)]
+    assert len({target.identity.tokenizer_digest for target in targets}) == 1
+    expected = [Total(int(measure(t, SHORT).lengths.sum()), True, 0) for t in targets]
+    assert expected[0] != expected[1]
+    assert [known.total(target, SHORT, digests) for target in targets] == expected
+    n = 1 + len("snow !")
+    is_cut: list[Sequence[bool]] = []
+    for target in targets:
+        with kept_cuts(replace(target, max_length=n - 1), "corpus") as are_cut:
+            is_cut.append(are_cut(["snow !"]))
+    assert is_cut == [[True], [False]]
 
 
 @pytest.mark.parametrize(
