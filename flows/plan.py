@@ -9,7 +9,7 @@ from typing import Any
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.evaluations import texts_name
 from permafrost.flows.graph import Node
-from permafrost.flows.nodes.extraction import Extract, planned, target_of
+from permafrost.flows.nodes.extraction import Extract, plan_of, planned, target_of
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.times import (
@@ -24,7 +24,7 @@ from permafrost.flows.times import (
 )
 from permafrost.flows.why.explanation import Explanation, new_places
 from permafrost.flows.why.reasons import STORED, Reasons
-from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted
 from permafrost.storage.texts import each_once
@@ -185,7 +185,7 @@ def _by_store(
             corpora = [context.corpus(node.input("corpus")) for node in (first, *others)]
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
             target = target_of(first, context)
-            plan = plan_extraction(target, context.home, texts, digests, context.lengths)
+            plan = plan_of(target, context, texts, digests)
         assert plan is not None
         plans.append(plan)
     return tuple(plans)
