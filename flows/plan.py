@@ -22,6 +22,7 @@ from permafrost.flows.times import (
     stage_time,
     work_of,
 )
+from permafrost.flows.unread import unread_notes
 from permafrost.flows.why.explanation import Explanation, new_places
 from permafrost.flows.why.reasons import STORED, Reasons
 from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan
@@ -63,6 +64,9 @@ class Plan:
     as_published: tuple[str, ...] = ()
     """Backbones that could not be reached, whose published sizes are taken. Tokens are those of another
     tokenizer, ids of stores are placeholders, and what a run would reuse is not known."""
+
+    notes: tuple[str, ...] = ()
+    """On the experiment, a sentence each."""
 
     @property
     def n_bytes(self) -> int:
@@ -140,6 +144,7 @@ class Plan:
             "hub_tasks": list(self.hub_tasks),
             "as_published": list(self.as_published),
             "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
+            "notes": list(self.notes),
         }
 
 
@@ -165,6 +170,7 @@ def make_plan(nodes: ExperimentGraph, context: Preview) -> Plan:
         hub_tasks=_hub_tasks(nodes, context),
         graphs=_graphs(nodes, context),
         untrained=_untrained(nodes),
+        notes=unread_notes(nodes),
     )
 
 
