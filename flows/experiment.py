@@ -255,11 +255,19 @@ class Experiment(BaseModel):
                         f"methods.{name}.tasks is empty, so that it is scored on no task; name tasks, or "
                         "leave the field out for all of them"
                     )
-                kind = " or ".join(method.task_kinds)
-                existing = ", ".join(f"{t} ({c.task_kind})" for t, c in self.tasks.items())
+                kinds = {t: self.tasks[t].task_kind for t in method.named_tasks or self.tasks}
+                found = ", ".join(f"{t} ({kind})" for t, kind in kinds.items())
+                there = (
+                    f"there is none; the tasks are {found}"
+                    if method.named_tasks is None
+                    else f"methods.{name}.tasks names none but {found}"
+                )
+                advice = ""
+                if "unlabelled" in {*kinds.values()} - {*method.task_kinds}:
+                    advice = "; a head takes pairs without labels with loss: {kind: contrastive}"
                 raise ValueError(
-                    f"methods.{name} is scored on tasks of kind {kind}, and there is none; the tasks are "
-                    f"{existing}"
+                    f"methods.{name} is scored on tasks of kind {' or '.join(method.task_kinds)}, and "
+                    f"{there}{advice}"
                 )
         return self
 

@@ -9,7 +9,7 @@ from typing import Any
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.evaluations import texts_name
 from permafrost.flows.graph import Node
-from permafrost.flows.nodes.extraction import Extract, planned, target_of
+from permafrost.flows.nodes.extraction import Extract, plan_of, planned, target_of
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.times import (
@@ -22,9 +22,10 @@ from permafrost.flows.times import (
     stage_time,
     work_of,
 )
+from permafrost.flows.unread import unread_notes
 from permafrost.flows.why.explanation import Explanation, new_places
 from permafrost.flows.why.reasons import STORED, Reasons
-from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted
 from permafrost.storage.texts import each_once
@@ -63,6 +64,9 @@ class Plan:
     as_published: tuple[str, ...] = ()
     """Backbones that could not be reached, whose published sizes are taken. Tokens are those of another
     tokenizer, ids of stores are placeholders, and what a run would reuse is not known."""
+
+    notes: tuple[str, ...] = ()
+    """On the experiment, a sentence each."""
 
     @property
     def n_bytes(self) -> int:
@@ -140,6 +144,7 @@ class Plan:
             "hub_tasks": list(self.hub_tasks),
             "as_published": list(self.as_published),
             "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
+            "notes": list(self.notes),
         }
 
 
@@ -165,6 +170,7 @@ def make_plan(nodes: ExperimentGraph, context: Preview) -> Plan:
         hub_tasks=_hub_tasks(nodes, context),
         graphs=_graphs(nodes, context),
         untrained=_untrained(nodes),
+        notes=unread_notes(nodes),
     )
 
 
@@ -185,7 +191,7 @@ def _by_store(
             corpora = [context.corpus(node.input("corpus")) for node in (first, *others)]
             texts, digests = each_once([c.texts for c in corpora], [c.digests for c in corpora])
             target = target_of(first, context)
-            plan = plan_extraction(target, context.home, texts, digests, context.lengths)
+            plan = plan_of(target, context, texts, digests)
         assert plan is not None
         plans.append(plan)
     return tuple(plans)

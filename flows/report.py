@@ -16,6 +16,7 @@ from permafrost.flows.nodes.reporting import (
 )
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.swept import swept_curves
+from permafrost.flows.unread import unread_notes
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.mteb_evaluation.evaluate import task_facts
 from permafrost.stages.report.cells import read_results
@@ -89,6 +90,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             "page": page_digest(),
             "cells": cells,
             "tasks": [[task, nodes.corpora[task].id] for task in e.tasks],
+            "unread": unread_notes(nodes),
             "probes": probes,
             "pretrainings": pretrainings,
             "stores": stores,

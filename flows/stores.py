@@ -7,8 +7,9 @@ from itertools import product
 from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, texts_name
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
 from permafrost.flows.recipes import recipe_on
-from permafrost.stages.extraction.capture import ArrayName, in_order
+from permafrost.stages.extraction.capture import ArrayName, in_order, meant_by
 from permafrost.stages.extraction.recipes.recipe import Recipe
+from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -62,7 +63,7 @@ def resolve_stores(experiment: Experiment, base: ResolvedBackbone) -> dict[str, 
     """
     stores: dict[str, RecipeStores] = {}
     needs = _needs(experiment, base)
-    _require_captured(experiment, needs[DEFAULT_RECIPE].arrays)
+    _require_captured(experiment, needs[DEFAULT_RECIPE].arrays, base.sizes)
     single = _single_store_recipes(experiment)
     named = (*experiment.tasks, *evaluation_texts(experiment.evaluations))
     recipes = all_recipes(experiment).items()
@@ -146,10 +147,15 @@ def _single_store_recipes(experiment: Experiment) -> set[str]:
     return single | ({DEFAULT_RECIPE} if experiment.capture is not None else set[str]())
 
 
-def _require_captured(experiment: Experiment, captured: set[str]) -> None:
+def _require_captured(experiment: Experiment, captured: set[str], sizes: BackboneSizes) -> None:
     for name, method in experiment.methods.items():
         for array in method.captured():
             if method.adapted_backbone is None and array not in captured:
+                if (meant := meant_by(array, sizes)) is not None:
+                    raise InputError(
+                        f"method {quoted(name)} reads {array}, which is how 'capture' names it; its layer is "
+                        f"the name of the array: write layer: {meant}"
+                    )
                 there = f"only {', '.join(sorted(captured))}" if captured else "nothing"
                 raise InputError(
                     f"method {quoted(name)} reads {array}, but the experiment captures {there}; add it to "

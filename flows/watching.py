@@ -78,6 +78,7 @@ def watch(
     """Look for texts that are not extracted, and start a run that extracts them if there are any.
 
     What was given to a run once is not given to another one: a run that fails is for a person to look at.
+    Only where it completed, and what it made is gone, another one is started.
 
     Args:
         experiment: path of the experiment file, from the folder in which runs work; or its fields.
@@ -107,13 +108,19 @@ def watch(
             if not news.content:
                 return _ended(f"{_list(news)}; still being written, left for the next look")
             key = digest({"start": start, "home": asked.home, "content": news.content})
-            if (before := started_before(key)) is not None:
+            lost = ""
+            while (before := started_before(key)) is not None:
                 state = "unknown" if before.state is None else before.state.name
-                return _ended(
-                    f"{_list(news)}; given to the run {before.name} of {start} before, whose state is {state}"
-                )
+                if before.state is None or not before.state.is_completed():
+                    return _ended(
+                        f"{_list(news)}; given to the run {before.name} of {start} before, whose state is "
+                        f"{state}"
+                    )
+                # Dropped or deleted since then: one loss, one run.
+                lost = f"; the run {before.name} made this, and it is gone"
+                key = digest({"gone": str(before.id), "before": key})
             run = start_run(start, as_parameters(experiment, home, overrides), key)
-            return _ended(f"{_list(news)}; started {start}: {run.name}")
+            return _ended(f"{_list(news)}{lost}; started {start}: {run.name}")
 
 
 def _settled(look: Any, settle_s: float) -> Any:

@@ -136,6 +136,8 @@ def plan(
             f"\ngraphs of {quoted(task)}: {n['n_graphs']:,} with {n['n_nodes']:,} nodes and {n['n_edges']:,} "
             f"edges; {n['n_labels']:,} different labels, {n['n_relations']:,} relations"
         )
+    for note in planned.notes:
+        console.print(f"\n{note}", markup=False)
     if planned.as_published:
         console.print(
             f"\nnot here, and the hub cannot be reached: {', '.join(planned.as_published)}. Their sizes are "

@@ -80,6 +80,10 @@ def run_lines(run: Run, is_pinned: bool, scores: bool) -> list[str]:
     lines += [f"    --set {override}" for override in begun.overrides or ()]
     if begun.config is None:
         lines.append("    recorded by an earlier version, which kept neither settings nor scores")
+    if ended is None and run.state == "stopped":
+        lines.append(
+            "    no end is recorded: it was killed, or there was no room on the disk to record it"
+        )
     if ended is not None and ended.error is not None:
         lines.append(f"    {ended.error}")
     if scores and ended is not None:

@@ -66,7 +66,8 @@ class HeadMethod(EvaluatedMethod):
     """What is compared on dev and reported; the task's own if not given."""
     loss: LossConfig | None = None
     """Goes with the kind of task: `cross_entropy` for classes, `cosine_mse` for graded pairs, `contrastive`
-    for pairs without labels. Not given, it is that of each task with labels."""
+    for pairs without labels, which no head reads unless it is given. Not given, it is that of each task with
+    labels."""
     grid_patience: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """A candidate ends after this many epochs if none of them beats, on dev, every epoch of the candidates
     before it. They are trained one after the other then, and a new one trains those after it again."""

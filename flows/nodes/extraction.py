@@ -1,6 +1,6 @@
 """Runs of the backbone over the texts of one corpus, into one feature store."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -153,7 +153,17 @@ def planned(node: Node, context: RunContext) -> ExtractionPlan | None:
             return finished
     corpus = context.corpus(source)
     with _rows_named(node, corpus):
-        return plan_extraction(target, context.home, corpus.texts, corpus.digests, context.lengths)
+        return plan_of(target, context, corpus.texts, corpus.digests)
+
+
+def plan_of(
+    target: ExtractTarget, context: RunContext, texts: Sequence[str], digests: Sequence[str]
+) -> ExtractionPlan:
+    """What the feature store lacks for texts, each there once."""
+    block_texts = context.runtime.extract.block_texts
+    return plan_extraction(
+        target, context.home, texts, digests, context.lengths, block_texts=block_texts
+    )
 
 
 @contextmanager

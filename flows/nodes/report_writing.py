@@ -91,6 +91,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         attention=attention_rows(node, context),
         swept=[_swept(CurveEntry.model_validate(c)) for c in config["curves"]],
         gaps=gaps,
+        remarks=config["unread"],
     )
 
 

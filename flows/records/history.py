@@ -1,8 +1,8 @@
 """The history of an experiment: a record of every run, written once, and never removed by us.
 
 `<home>/runs/history/<experiment>/000001.begun.json` is written before anything of a run is made, with what
-the run was asked for; `000001.ended.json` when it is over, with what came of it. A run that was killed has no
-second file. Runs of an experiment are counted from 1: `mine@1`.
+the run was asked for; `000001.ended.json` when it is over, with what came of it. A run that was killed, or
+ended on a full disk, may have no second file. Runs of an experiment are counted from 1: `mine@1`.
 """
 
 import datetime

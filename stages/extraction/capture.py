@@ -233,6 +233,15 @@ def parse_capture(text: str) -> Capture:
         raise InputError(f"cannot read the capture {quoted(text)}: {reasons}") from error
 
 
+def meant_by(layer: str, sizes: BackboneSizes) -> str | None:
+    """The array that a layer written as a capture is (`hidden/5@mean`) stands for; None for any other."""
+    try:
+        arrays = parse_capture(layer.replace("/", "=", 1)).arrays(sizes)
+    except InputError:
+        return None
+    return arrays[0] if len(arrays) == 1 and arrays[0] != layer else None
+
+
 def in_order(arrays: Iterable[str]) -> tuple[str, ...]:
     """Array names sorted by kind and then by layer, each once."""
     return tuple(n.text for n in sorted({ArrayName.parse(a) for a in arrays}, key=_order))

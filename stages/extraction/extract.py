@@ -101,7 +101,7 @@ def extract(
     """
     if runtime.too_long == "refuse":
         refuse_too_long(target, home, texts, digests, runtime.block_texts)
-    plan = plan_extraction(target, home, texts, digests)
+    plan = plan_extraction(target, home, texts, digests, axes=axes, block_texts=runtime.block_texts)
     if plan.n_bytes:
         require_writable(home, "the home")
     require_room(plan, home)

@@ -64,11 +64,17 @@ def measure(target: ExtractTarget, texts: Sequence[str]) -> Measured:
 class Total:
     """What texts come to as inputs of a backbone."""
 
-    n_tokens: int
+    lengths: tuple[int, ...]
+    """Tokens of each."""
     exact: bool
     """Whether all tokens were counted."""
     n_cut: int
     """Texts that are longer than `max_length`."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Of all."""
+        return sum(self.lengths)
 
 
 class KnownLengths:
@@ -88,8 +94,8 @@ class KnownLengths:
         # A tokenizer takes seconds to import; of whatever is not kept, it counts all.
         name = digest([read_as, list(digests)])
         made_from = [name, *versions(), *_counting(target, "estimated")]
-        if (found := kept("token_counts", name, made_from)) is not None:
-            return Total(*found)
+        if (found := kept("token_lengths", name, made_from)) is not None:
+            return Total(tuple(found[0]), *found[1:])
         new = [i for i, one in enumerate(digests) if one not in known]
         if new:
             with numbered_as(new):
@@ -97,8 +103,8 @@ class KnownLengths:
             found = zip(new, lengths.tolist(), is_cut.tolist(), strict=True)
             known.update({digests[i]: (length, counted, cut) for i, length, cut in found})
         lengths, counted, is_cut = zip(*(known[one] for one in digests), strict=True)
-        total = Total(sum(lengths), all(counted), sum(is_cut))
-        keep("token_counts", name, made_from, [total.n_tokens, total.exact, total.n_cut])
+        total = Total(lengths, all(counted), sum(is_cut))
+        keep("token_lengths", name, made_from, [lengths, total.exact, total.n_cut])
         return total
 
 

@@ -1,17 +1,26 @@
 """What an extraction would compute and write, predicted before anything is loaded or written."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from permafrost.stages.extraction.lengths import KnownLengths
 from permafrost.stages.extraction.recipes.inputs import numbered_as
-from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.storage.features.layout import SPAN, TOKEN_IDS, array_spec, choose_axes
+from permafrost.stages.extraction.target import BLOCK_TEXTS, ExtractTarget
+from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.features.layout import Axes, array_spec, choose_axes
 from permafrost.storage.features.record import has_record
-from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.segments import pack
+from permafrost.storage.features.shard import uncompressed_bytes
+from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore, store_folder
+
+_Rows = dict[str, int]
+"""Of a segment, by axis."""
 
 DISK_MARGIN = 64 << 20
 """Bytes that stay free beyond what an extraction is predicted to write."""
@@ -36,7 +45,8 @@ class ExtractionPlan:
     cells: dict[int, tuple[str, ...]]
     """Missing arrays of segments that exist already."""
     bytes_per_array: dict[str, int]
-    """Bytes that will be written, by array."""
+    """Bytes of the shards that will be written, by array: to the byte if `exact` and not compressed. Tables
+    of texts, receipts, and the output projections beside attention rows come on top."""
     n_cut: int = 0
     """New texts that are longer than the input and lose their end; an estimate for more than SAMPLE_TEXTS."""
 
@@ -93,14 +103,22 @@ def plan_extraction(
     texts: Sequence[str],
     digests: Sequence[str],
     known: KnownLengths | None = None,
+    *,
+    axes: Axes | None = None,
+    block_texts: int = BLOCK_TEXTS,
 ) -> ExtractionPlan:
     """Predict an extraction of `texts` (unique, with their digests) into the store under `home`.
 
     Reads the store's index and tokenises at most SAMPLE_TEXTS texts, of long ones the beginning; writes
-    nothing. `known` has the lengths of texts of other plans.
+    nothing. `known` has the lengths of texts of other plans, `axes` the segment sizes of a new store if they
+    are not chosen from the width; `block_texts` texts are packed at a time.
     """
     root = store_folder(home, target.identity.store_id)
-    is_new, cells, old_rows = np.ones(len(texts), np.bool_), {}, {}
+    is_new, cells, underived = np.ones(len(texts), np.bool_), {}, []
+    old_rows: dict[int, _Rows] = {}
+    axes = axes or choose_axes(
+        target.sizes.d_model, target.identity.storage_dtype, target.max_length
+    )
     if has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
         segments = set[int]()
@@ -111,13 +129,17 @@ def plan_extraction(
             segments.update(np.unique(segment[segment >= 0]).tolist())
         cells = store.missing_cells(sorted(segments), target.arrays)
         # Keep the sizes only: segment tables hold all texts.
-        old_rows = {s: {a: store.segment(s).rows(a) for a in ("token", "text")} for s in cells}
+        old_rows = {s: _rows(store, s) for s in cells}
+        axes = store.record.axes
+        if cells or is_new.any():
+            underived = _underived(store)
     n_new = int(is_new.sum())
     exact = n_new <= SAMPLE_TEXTS
     sample = np.flatnonzero(is_new)
     if n_new > SAMPLE_TEXTS:
         sample = np.random.default_rng(0).choice(sample, SAMPLE_TEXTS, replace=False)
     new_tokens = n_cut = 0
+    new_rows: list[_Rows] = []
     if n_new:
         # Lengths only: the tokens of all texts together would set the peak memory of a short extraction.
         rows = sample.tolist()
@@ -126,15 +148,12 @@ def plan_extraction(
             total = lengths.total(target, [texts[i] for i in rows], [digests[i] for i in rows])
         exact = exact and total.exact
         new_tokens, n_cut = (round(n * n_new / len(rows)) for n in (total.n_tokens, total.n_cut))
-    specs = {a: _row_bytes(target, a) for a in (TOKEN_IDS.name, SPAN.name, *target.arrays)}
-    bytes_per_array = dict.fromkeys(specs, 0)
-    for array, (axis, row_bytes, chunk_bytes) in specs.items():
-        if n_new:
-            rows = new_tokens if axis == "token" else n_new
-            bytes_per_array[array] += rows * row_bytes + chunk_bytes
-        for segment, names in cells.items():
-            if array in names:
-                bytes_per_array[array] += old_rows[segment][axis] * row_bytes + chunk_bytes
+        new_rows = _packed(is_new, np.array(total.lengths), axes, block_texts)
+    bytes_per_array: dict[str, int] = {}
+    for array in (*ALWAYS, *DERIVED, *target.arrays):
+        old = (rows for s, rows in old_rows.items() if array in cells[s])
+        written = [*new_rows, *(underived if array in DERIVED else old)]
+        bytes_per_array[array] = _shard_bytes(target, array, axes, written)
     return ExtractionPlan(
         store_id=target.identity.store_id,
         n_texts=len(texts),
@@ -147,8 +166,50 @@ def plan_extraction(
     )
 
 
-def _row_bytes(target: ExtractTarget, array: str) -> tuple[str, int, int]:
-    """Axis, bytes per row, and the bytes that rounding up to whole inner chunks may add."""
-    axes = choose_axes(target.sizes.d_model, target.identity.storage_dtype, target.max_length)
+def _rows(store: FeatureStore, segment: int) -> _Rows:
+    found = store.segment(segment)
+    return {axis: found.rows(axis) for axis in ("token", "text")}
+
+
+def _underived(store: FeatureStore) -> list[_Rows]:
+    """Rows of the segments that lack what follows from their tables; whoever writes to the store adds it."""
+    found: list[_Rows] = []
+    for number, there in store.committed_in(store.tables()).items():
+        if not there.issuperset(DERIVED):
+            with contextlib.suppress(CorruptDataError):  # the writer passes over it as well
+                found.append(_rows(store, number))
+    return [rows for rows in found if rows["token"]]
+
+
+def _packed(
+    is_new: Bool[np.ndarray, " n"], lengths: Int64[np.ndarray, " k"], axes: Axes, block_texts: int
+) -> list[_Rows]:
+    """Rows of the segments that new texts come to; where `lengths` are of a sample, each block of texts is
+    taken to have lengths like it."""
+    in_order, spread = len(lengths) == is_new.sum(), np.sort(lengths)
+
+    @cache
+    def like_the_sample(n: int) -> list[_Rows]:
+        return _segments(spread[(np.arange(n) * len(spread)) // n], axes)
+
+    rows, done = list[_Rows](), 0
+    for at in range(0, len(is_new), block_texts):
+        if n := int(is_new[at : at + block_texts].sum()):
+            mine = lengths[done : done + n]
+            rows += _segments(mine, axes) if in_order else like_the_sample(n)
+            done += n
+    return rows
+
+
+def _segments(lengths: Int64[np.ndarray, " n"], axes: Axes) -> list[_Rows]:
+    packed = pack(lengths, axes)
+    return [{"token": int(lengths[some].sum()), "text": len(some)} for some in packed]
+
+
+def _shard_bytes(target: ExtractTarget, array: str, axes: Axes, segments: Iterable[_Rows]) -> int:
     spec = array_spec(array, target.store_sizes, target.identity.storage_dtype)
-    return spec.axis, spec.row_bytes, spec.chunk_rows(axes) * spec.row_bytes
+    chunk_rows, shard_rows = spec.chunk_rows(axes), spec.segment_rows(axes)
+    return sum(
+        uncompressed_bytes(rows[spec.axis], spec.row_bytes, chunk_rows, shard_rows)
+        for rows in segments
+    )

@@ -48,6 +48,10 @@ class ExtractConfig(BaseModel):
     """Compression of new stores; an existing store keeps its own."""
 
 
+BLOCK_TEXTS = 100_000
+"""Texts tokenised and packed at a time, unless told."""
+
+
 class ExtractRuntime(BaseModel):
     """How it is extracted. Changes results only within the tolerance that `verify --recompute` states."""
 
@@ -60,7 +64,7 @@ class ExtractRuntime(BaseModel):
     CPU, where larger batches are only slower."""
     buffer_bytes: int = Field(default=512 << 20, ge=1, le=MAX_BYTES)
     """Maximum bytes of captured arrays waiting for the disk; also bounds the batch."""
-    block_texts: int = Field(default=100_000, ge=1, le=MAX_TEXTS)
+    block_texts: int = Field(default=BLOCK_TEXTS, ge=1, le=MAX_TEXTS)
     """Texts tokenised and packed at a time, so that memory does not grow with the corpus."""
     too_long: Literal["cut", "refuse"] = "cut"
     """What happens to texts longer than max_length: `cut` drops their end and counts them, `refuse` stops

@@ -23,7 +23,7 @@ class FitConfig(BaseModel):
     optim: OptimConfig = OptimConfig()
     loss: LossConfig = Field(default_factory=lambda: default_loss("classification"))
     """Depends on the kind of the corpus: `cross_entropy` for classes, `cosine_mse` for graded pairs,
-    `contrastive` for pairs without labels."""
+    `contrastive`, which has to be given, for pairs without labels."""
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, the order of the batches, and the permutation of `labels="shuffled"`."""
     labels: Literal["true", "shuffled"] = "true"

@@ -129,6 +129,7 @@ def write_report(
     attention: AttentionRows | None = None,
     swept: Sequence[SweptCurve] = (),
     gaps: Sequence[str] = (),
+    remarks: Sequence[str] = (),
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png; of graphs
     with attention figures/*.svg.
@@ -156,6 +157,7 @@ def write_report(
         attention: stored attention rows, shown for a few texts.
         swept: methods that differ in one setting, for an axis of kind `sweep`.
         gaps: what is missing, one sentence each; printed before the other notes.
+        remarks: on the experiment, one sentence each; printed behind the other notes.
 
     Raises:
         InputError: there are no cells, a cell occurs twice, a task has no corpus, a task on the axis has no
@@ -169,7 +171,7 @@ def write_report(
     curves = learning_curves(results)
     table = annotated(tabulate(results), results, config, curves, extractions)
     said = finding(table, config, has_gaps=bool(gaps))
-    table = replace(table, notes=(*gaps, *table.notes))
+    table = replace(table, notes=(*gaps, *table.notes, *remarks))
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)
     probed = (
         {} if probes is None else {p.figure: p for p in read_probes(probes, probe_captions or {})}

@@ -80,9 +80,8 @@ class ShardWriter:
         with disk_errors_named(path):
             self._fd = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             if codec == "none":
-                n_chunks = -(-n_rows // chunk_rows)
-                chunk_bytes = chunk_rows * dtype.itemsize * math.prod(row_shape)
-                size = n_chunks * (chunk_bytes + CRC_BYTES) + self._index.nbytes + CRC_BYTES
+                row_bytes = dtype.itemsize * math.prod(row_shape)
+                size = uncompressed_bytes(n_rows, row_bytes, chunk_rows, shard_rows)
                 # Reserving up front finds a full disk before compute is spent and keeps files unfragmented.
                 with self._closing_on_error():
                     _reserve(self._fd, size)
@@ -334,6 +333,12 @@ def unlike(path: Path, seal: ShardSeal, n_chunks: int) -> str | None:
 def index_bytes(n_chunks: int) -> int:
     """Bytes at the end of a shard that hold its chunk index and the index's checksum."""
     return n_chunks * 16 + CRC_BYTES
+
+
+def uncompressed_bytes(n_rows: int, row_bytes: int, chunk_rows: int, shard_rows: int) -> int:
+    """Bytes of a shard with `n_rows` rows under the codec `none`; its last chunk is written whole."""
+    n_chunks = -(-n_rows // chunk_rows)
+    return n_chunks * (chunk_rows * row_bytes + CRC_BYTES) + index_bytes(shard_rows // chunk_rows)
 
 
 def chunk_index(path: Path, tail: bytes) -> NDArray[np.uint64]:

@@ -226,6 +226,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         tasks(classes, {**HEAD, "layer": "hidden/3"}),
         "reads hidden/3, but the experiment captures only",
     ),
+    "a layer that is written as a capture": (
+        tasks(classes, {**HEAD, "layer": "hidden/1@mean"}),
+        r"reads hidden/1@mean, which is how 'capture' names it; .*write layer: pooled/hidden_mean/1$",
+    ),
     "vectors without test pairs": (
         tasks(graded, {"kind": "embed", "method": "mean"}, test={"kind": "given"}),
         "has the splits train, dev and no test pairs",

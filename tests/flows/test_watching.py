@@ -9,6 +9,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed, Failed, State
 from rich.console import Console
 
 from permafrost.flows import watching
@@ -86,6 +87,34 @@ def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
     said = look()
     assert f"train.jsonl: {NEW} texts new; extract " in said
     assert len(started(name)) == 2
+
+
+@pytest.mark.deep
+def test_what_a_completed_run_made_and_is_gone_is_given_to_one_more_run(
+    look: Look, name: str
+) -> None:
+    def end(run: FlowRun, state: State) -> None:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(run.id, state, force=True)
+
+    look()
+    (first,) = started(name)
+    end(first, Failed())
+    assert "whose state is Failed" in look()
+    # Nothing is in the home, as if it had been deleted after each of these.
+    end(first, Completed())
+    said = look()
+    (second,) = (run for run in started(name) if run.id != first.id)
+    told = (
+        f"; the run {first.name} made this, and it is gone; started extract/{name}: {second.name}"
+    )
+    assert said.endswith(told)
+    assert f"; given to the run {second.name} of " in look()
+    assert len(started(name)) == 2
+
+    end(second, Completed())
+    assert f"the run {second.name} made this, and it is gone" in look()
+    assert len(started(name)) == 3
 
 
 @pytest.mark.deep

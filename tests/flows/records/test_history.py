@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from permafrost.flows.cli.history import run_lines
 from permafrost.flows.disk.garbage import collect
 from permafrost.flows.records.history import (
     end,
@@ -71,6 +72,11 @@ def test_a_run_that_was_killed_has_stopped_and_one_that_lives_is_running(
     begun(tmp_path, process="00000000.1.1")
     states = [(run.state, run.may_be_running) for run in read_history(tmp_path, "mine").runs]
     assert states == [("stopped", False), ("running", True), ("not ended", True)]
+    finished(tmp_path)
+    runs = read_history(tmp_path, "mine").runs
+    told = ["\n".join(run_lines(run, False, scores=True)) for run in runs]
+    said = "no end is recorded: it was killed, or there was no room on the disk"
+    assert [said in lines for lines in told] == [True, False, False, False]
 
 
 def test_an_unknown_run_is_told_with_those_there_are(tmp_path: Path) -> None:
