@@ -15,6 +15,13 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 _FIELD = "auto_map"
+_MAPPINGS = {
+    "AutoConfig": None,
+    "AutoModel": "MODEL_MAPPING",
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
+}
+"""What config.json may name, and where transformers has its own."""
 
 
 def require_own_model(model_type: str, folder: Path) -> None:
@@ -31,13 +38,12 @@ def require_own_model(model_type: str, folder: Path) -> None:
     if not isinstance(named, dict):
         return
     config = transformers.CONFIG_MAPPING[model_type]
-    mappings = {
-        "AutoConfig": lambda: config,
-        "AutoModel": lambda: transformers.MODEL_MAPPING[config],
-    }
-    for auto, own in mappings.items():
+    for auto, mapping in _MAPPINGS.items():
         given = cast(dict[str, Any], named).get(auto)
-        if given is None or _class_name(given) == (name := own().__name__):
+        if given is None:
+            continue
+        own = config if mapping is None else getattr(transformers, mapping).get(config)
+        if own is None or _class_name(given) == (name := own.__name__):
             continue
         raise InputError(
             f"{folder / CONFIG} names the class {quoted(given)} ({_FIELD}, {auto}), which is remote code and "

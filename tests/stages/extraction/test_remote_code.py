@@ -38,6 +38,10 @@ def resolve(tmp_path: Path, model_folder: Callable[[str], Path]) -> Resolve:
             "MistralModel, which transformers has for 'mistral'",
         ),
         ({"AutoConfig": "org/name--configuration_enc.EncConfig"}, r"EncConfig' .*MistralConfig"),
+        (
+            {"AutoModelForCausalLM": "modeling_x.XForCausalLM"},
+            r"XForCausalLM' .*MistralForCausalLM",
+        ),
     ],
 )
 def test_another_model_is_refused(resolve: Resolve, auto_map: Any, message: str) -> None:
