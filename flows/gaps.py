@@ -45,7 +45,10 @@ def report_with_gaps(
 
 def _sentences(nodes: ExperimentGraph, outcomes: Mapping[str, Outcome]) -> list[str]:
     failed = [o for o in outcomes.values() if o.state == "failed"]
-    skipped = [o for o in outcomes.values() if o.state == "skipped" and o.node is not nodes.report]
+    # By id: the graph's nodes are copies.
+    skipped = [
+        o for o in outcomes.values() if o.state == "skipped" and o.node.id != nodes.report.id
+    ]
     sentences = [f"This run did not finish: {_stages(len(failed))} failed, {len(skipped)} skipped."]
     sentences += [f"Failed: {o.node.label} ({_first_line(o.error)})." for o in failed]
     for outcome in skipped:

@@ -63,7 +63,7 @@ def across(
     if output is not None:
         write_across(found, groups, remarks, output)
     if json:
-        emit(as_json(found, groups))
+        emit(as_json(found, groups, remarks))
         return
     typer.echo(to_markdown(tables_of(found, groups)), nl=False)
     for remark in remarks:

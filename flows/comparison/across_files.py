@@ -23,8 +23,8 @@ def tables_of(across: Across, groups: Groups) -> list[PlainTable]:
     return [scores_table(across), standard_table(across, groups)]
 
 
-def as_json(across: Across, groups: Groups) -> dict[str, Any]:
-    """All numbers, one entry per backbone."""
+def as_json(across: Across, groups: Groups, remarks: Sequence[str]) -> dict[str, Any]:
+    """All numbers, one entry per backbone, and what is missing."""
     return {
         "methods": list(across.methods),
         "tasks": [{"task": t, "metric": across.metrics[t]} for t in across.tasks],
@@ -37,6 +37,7 @@ def as_json(across: Across, groups: Groups) -> dict[str, Any]:
             }
             for run in across.runs
         ],
+        "notes": list(remarks),
     }
 
 
@@ -45,7 +46,7 @@ def write_across(across: Across, groups: Groups, remarks: Sequence[str], folder:
     figures/standard_scores.png."""
     said = "".join(f"\n{literal(remark)}\n" for remark in remarks)
     write_durably(folder / "across.md", (to_markdown(tables_of(across, groups)) + said).encode())
-    write_json(folder / "across.json", as_json(across, groups))
+    write_json(folder / "across.json", as_json(across, groups, remarks))
     if not any(run.n_parameters for run in across.runs):
         return
     marks = extended({}, across.methods)

@@ -1,6 +1,6 @@
 """Runs of one experiment with several backbones, read for one table over all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,13 +36,14 @@ def read_across(
         raise InputError(f"{len(sources)} run was named; a table over backbones needs two or more")
     sides = [read_side(source, home) for source in sources]
     names = names_of([_backbone(side) for side in sides])
-    remarks = [remark for side in sides for remark in side.remarks]
+    remarks = [remark for side in sides for remark in (*side.remarks, *_not_done(side))]
     facts = [_facts(side.config, name, remarks) for side, name in zip(sides, names, strict=True)]
     if twice := [row for row in methods if methods.count(row) > 1]:
         raise InputError(f"the row {quoted(twice[0])} is named twice; name every row once")
-    rows = methods or _shared(
-        [dict.fromkeys(s.method for s in side.methods if s.role == "method") for side in sides]
-    )
+    there = [dict.fromkeys(s.method for s in side.methods if s.role == "method") for side in sides]
+    rows = methods or _shared(there)
+    if not methods:
+        remarks += _left_out("Methods that not every run has", there, rows)
     found = [
         _tests(side, {row: _named(row, is_decoder, name) for row in rows}, name)
         for side, (_, is_decoder), name in zip(sides, facts, names, strict=True)
@@ -55,6 +56,9 @@ def read_across(
             f"the runs {', '.join(sources)} have no {'task' if rows else 'method'} in common; name methods "
             "that all of them have on the same tasks"
         )
+    remarks += _left_out(
+        "Tasks on which not every run has every row", [of for _, of in found], tasks
+    )
     metrics = found[0][1]
     for (_, theirs), source in zip(found, sources, strict=True):
         for task in tasks:
@@ -68,6 +72,18 @@ def read_across(
         for name, (n, _), (tests, _) in zip(names, facts, found, strict=True)
     )
     return Across(runs, tuple(rows), tuple(tasks), metrics), remarks
+
+
+def _not_done(side: Side) -> list[str]:
+    if side.run is None or side.run.state == "done":
+        return []
+    return [f"{side.run.name} is not done ({side.run.state}): scores of it may be missing."]
+
+
+def _left_out(which: str, named: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str]:
+    every = dict.fromkeys(name for names in named for name in names)
+    others = [name for name in every if name not in kept]
+    return [f"{which} are left out: {', '.join(others)}."] if others else []
 
 
 def names_of(backbones: Sequence[tuple[str, str]]) -> list[str]:

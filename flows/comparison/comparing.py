@@ -46,6 +46,8 @@ class Side:
     """The whole experiment, if the side is a run whose settings were recorded."""
     remarks: tuple[str, ...] = ()
     """What is missing."""
+    run: Run | None = None
+    """The run that it is, if it is a recorded one."""
 
 
 def compare_sources(
@@ -107,7 +109,7 @@ def _of_run(run: Run, artifacts: ArtifactStore) -> Side:
     label = f"{run.name} ({run.state}, {run.time[:16].replace('T', ' ')})"
     if run.ended is not None and run.ended.results:
         rows = [score.model_dump() for score in run.ended.results]
-        side = Side(label, _grouped(rows, _Kept(artifacts), run.name), run.begun.config)
+        side = Side(label, _grouped(rows, _Kept(artifacts), run.name), run.begun.config, run=run)
         gone = sum(not artifacts.is_done(parse_ref(row["key"])) for row in rows)
         return side if not gone else replace(side, remarks=(_gone(run.name, gone, len(rows)),))
     reports = [r for name in run.refs if (r := parse_ref(name)).stage == "report"]
@@ -118,7 +120,7 @@ def _of_run(run: Run, artifacts: ArtifactStore) -> Side:
             f"scores, see 'permafrost runs {run.begun.experiment}'"
         )
     table = artifacts.open(reports[0]) / RESULTS
-    return Side(label, _read(table, _Kept(artifacts)), run.begun.config)
+    return Side(label, _read(table, _Kept(artifacts)), run.begun.config, run=run)
 
 
 def _gone(run: str, n: int, of: int) -> str:

@@ -30,7 +30,8 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
     ),
     "none": (
         "Cannot tell",
-        "no predictions of the same examples on both sides, and too few seeds to compare.",
+        "no predictions of the same examples on both sides, and too few seeds to compare, or all seeds "
+        "alike.",
     ),
 }
 _N_TEXT = 3

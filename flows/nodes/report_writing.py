@@ -32,6 +32,7 @@ from permafrost.stages.report.attention_maps import KeptMap
 from permafrost.stages.report.cells import Cell, Costs
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.costs import Extraction
+from permafrost.stages.report.html import EXPERIMENT
 from permafrost.stages.report.layers import LAYER_CURVES
 from permafrost.stages.report.pretraining import ElsewhereRun, PretrainingRun
 from permafrost.stages.report.probes import PROBE_CURVES
@@ -328,6 +329,7 @@ def _provenance(node: Node, context: RunContext) -> dict[str, str]:
     folders = [folder for i in ids if has_record(folder := store_folder(context.home, i))]
     made = _made(FeatureStore.open(folders[0])) if folders else {}
     return {
+        EXPERIMENT: node.config["name"],
         "backbone": f"{source.source} (weights sha256 {base})",
         **{
             f"backbone of recipe {recipe}": f"{known.backbone} (weights sha256 "

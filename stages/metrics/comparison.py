@@ -32,9 +32,11 @@ Verdict = Literal["better", "worse", "within noise", "cannot tell"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")
 Basis = Literal["examples", "seeds", "none"]
 """What the test is over: shared test examples (and seeds if there are several), seeds alone, or nothing (too
-few seeds)."""
+few seeds, or all seeds of each side alike)."""
 
 _SAME_SCORE = 1e-9
+_ROUNDING = 1e-12
+"""Scores of seeds that differ by no more are equal."""
 
 
 @dataclass(frozen=True)
@@ -270,11 +272,11 @@ def _numbered_alike(
 def _welch(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
     """Welch's t-test over seeds, with the degrees of freedom of Welch and Satterthwaite.
 
-    None if a side has only one seed, or all seeds of each side have equal scores.
+    None if a side has only one seed, or all seeds of each side have equal scores but for rounding.
     """
     from scipy.special import stdtr, stdtrit
 
-    if min(len(a.tests), len(b.tests)) < 2 or np.ptp(a.tests) == np.ptp(b.tests) == 0:
+    if min(len(a.tests), len(b.tests)) < 2 or max(map(np.ptp, (a.tests, b.tests))) <= _ROUNDING:
         return None
     n = np.array([len(a.tests), len(b.tests)])
     errors = np.array([np.var(a.tests, ddof=1), np.var(b.tests, ddof=1)]) / n

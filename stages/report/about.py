@@ -2,17 +2,30 @@
 
 from collections.abc import Sequence
 
+from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
 
 
 def how_made(results: Sequence[CellResult]) -> str:
     """Counts of rows whose backbone was trained, that were trained themselves, and that were not."""
-    rows = {r.cell.method for r in results}
-    tuned = {r.cell.method for r in results if r.cell.tunes_backbone}
+    rows = {_row(r) for r in results}
+    tuned = {_row(r) for r in results if r.cell.tunes_backbone}
     trained = tuned | {
-        r.cell.method for r in results if r.metrics.n_parameters or r.cell.history is not None
+        _row(r) for r in results if r.metrics.n_parameters or r.cell.history is not None
     }
-    return " ".join((_backbone(len(tuned), len(rows)), _training(len(trained), len(rows))))
+    # A constant's answer is of train.
+    has_choice = any(r.metrics.choice.keys() - {"answer"} for r in results)
+    return " ".join(
+        (
+            _backbone(len(tuned), len(rows)),
+            _training(len(trained), len(rows), has_choice=has_choice),
+        )
+    )
+
+
+def _row(r: CellResult) -> tuple[str, Role]:
+    """Which row of the table it is in: a baseline that is a control on some tasks has two."""
+    return r.cell.method, r.cell.role
 
 
 def _backbone(n_tuned: int, n_rows: int) -> str:
@@ -26,9 +39,15 @@ def _backbone(n_tuned: int, n_rows: int) -> str:
     )
 
 
-def _training(n_trained: int, n_rows: int) -> str:
+def _training(n_trained: int, n_rows: int, *, has_choice: bool) -> str:
     if not n_trained:
-        return "The methods below turn them into vectors; nothing was trained."
+        untrained = "The methods below turn them into vectors; nothing was trained."
+        if not has_choice:
+            return untrained
+        return (
+            f"{untrained} Layers, where there was a choice, were chosen on dev, and test was scored once, at "
+            "the end."
+        )
     chosen = (
         "Layer, hyper-parameters and epoch, where there was a choice, were chosen on dev, and test was "
         "scored once, at the end."

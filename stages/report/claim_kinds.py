@@ -1,6 +1,6 @@
 """What may be claimed in an experiment, for its report to test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -18,6 +18,11 @@ from permafrost.storage.quoting import quoted
 
 class _Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _require_once(field: str, names: Sequence[str]) -> None:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{field} names {quoted(twice)} twice; name every method once")
 
 
 class Claim(_Config):
@@ -46,6 +51,7 @@ class Claim(_Config):
             raise ValueError(
                 f"higher is {quoted(self.higher)}, and so is one of 'lower'; name others"
             )
+        _require_once("lower", self.lower)
         return self
 
     @property
@@ -123,6 +129,7 @@ class Within(_Config):
     def _is_of_others(self) -> "Within":
         if self.method in self.of:
             raise ValueError(f"method is {quoted(self.method)}, and so is one of 'of'; name others")
+        _require_once("of", self.of)
         return self
 
     @property

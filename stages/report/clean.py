@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.entries import Entry, entry
-from permafrost.stages.report.tables import Column, ResultsTable
+from permafrost.stages.report.tables import Column, ResultsTable, Row
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,20 @@ def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTabl
         return None
     rows: list[CleanRow] = []
     for row in table.rows:
-        entries = tuple(
-            (row.entries[i], _clean(row.method, table.columns[i], results)) for i in indices
-        )
+        entries = tuple((row.entries[i], _clean(row, table.columns[i], results)) for i in indices)
         if any(on_clean is not None for _, on_clean in entries):
             rows.append(CleanRow(row.method, row.role, entries))
     columns = tuple(table.columns[i] for i in indices)
     return CleanTable(columns, tuple(_n_clean(c, results) for c in columns), tuple(rows))
 
 
-def _clean(method: str, column: Column, results: Sequence[CellResult]) -> Entry | None:
-    cell = (method, column.task, column.metric)
+def _clean(row: Row, column: Column, results: Sequence[CellResult]) -> Entry | None:
+    # With the role, as a baseline that is a control on some tasks has two rows.
+    cell = (row.method, row.role, column.task, column.metric)
     values = [
         r.metrics.clean_test
         for r in results
-        if (r.cell.method, r.cell.task, r.metrics.metric) == cell
+        if (r.cell.method, r.cell.role, r.cell.task, r.metrics.metric) == cell
     ]
     scores = [value for value in values if value is not None]
     return entry(scores) if scores and len(scores) == len(values) else None

@@ -43,7 +43,7 @@ def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False
         return so_far + _by_task(table, _why_no_mean(table, config))
     ranked = _Ranked(table, config, mean)
     if not ranked.methods:
-        return so_far + _by_task(table, "no method was run on all of them")
+        return so_far + _by_task(table, _why_no_row(table, mean))
     return so_far + ranked.sentence()
 
 
@@ -72,6 +72,20 @@ def _why_no_mean(table: ResultsTable, config: ReportConfig) -> str:
         return "no mean over them was asked for"
     metrics = ", ".join(dict.fromkeys(c.metric for c in table.columns))
     return f"there is no mean over them, as their metrics differ: {shortened(metrics, 80)}"
+
+
+def _why_no_row(table: ResultsTable, mean: Average) -> str:
+    if any(_is_split(table, mean, row) for row in table.compared):
+        return "those that were run on all of them are controls on some"
+    return "no method was run on all of them"
+
+
+def _is_split(table: ResultsTable, mean: Average, row: Row) -> bool:
+    """Whether a method lacks this mean only because it has two rows: it is a baseline on some of the tasks,
+    and a control on the others."""
+    own = [r for r in table.rows if r.method == row.method]
+    is_run_on_all = all(any(r.entries[i] is not None for r in own) for i in mean.columns)
+    return is_run_on_all and all(table.average(r, mean) is None for r in own)
 
 
 @dataclass(frozen=True)
@@ -146,9 +160,15 @@ class _Ranked:
         n = len(self._mean.columns)
         on = f"on average over {n} tasks" if n > 1 else f"on {marked(self._mean.heading)}"
         asides = [*self._left_out]
-        if n_left_out := len(self._table.compared) - len(self.methods):
-            others = "1 more was" if n_left_out == 1 else f"{n_left_out} more were"
+        ranked = [row for row, _ in self.methods]
+        left_out = [row for row in self._table.compared if row not in ranked]
+        n_split = sum(_is_split(self._table, self._mean, row) for row in left_out)
+        if n_absent := len(left_out) - n_split:
+            others = "1 more was" if n_absent == 1 else f"{n_absent} more were"
             asides.append(f"{others} not run on {'it' if n == 1 else 'all of them'}")
+        if n_split:
+            others = "1 more is a control" if n_split == 1 else f"{n_split} more are controls"
+            asides.append(f"{others} on some of them")
         return f"{on} ({'; '.join(asides)})" if asides else on
 
     @property
@@ -176,11 +196,17 @@ class _Ranked:
         return clauses
 
     def _against_controls(self, best: Row) -> list[str]:
-        controls = self._by_value(self._table.of_role("control"))
-        if not self._table.of_role("control"):
+        rows = self._table.of_role("control")
+        controls = self._by_value(rows)
+        if not rows:
             return ["there is no control"]
         if not controls:
-            return ["no control was run on all of them"]
+            is_split = any(_is_split(self._table, self._mean, row) for row in rows)
+            return [
+                "no method is a control on all of them"
+                if is_split
+                else "no control was run on all of them"
+            ]
         row, value = controls[0]
         compared = _Compared(row, value, self._difference(best, row))
         which = "the control" if len(controls) == 1 else "the best control"

@@ -45,8 +45,9 @@ from permafrost.stages.report.token_summary import TaskSummary, word_classes_tab
 from permafrost.stages.report.tokens import KINDS
 from permafrost.stages.report.weighed_text import Example, pieces_html
 
-COMMAND = "command"
-"""The provenance entry that is shown as the command that reproduces the report."""
+EXPERIMENT = "experiment"
+"""The provenance entry with the experiment's name. A report may be of several of its runs, so no command is
+shown but those that list them."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 
@@ -157,8 +158,8 @@ def render(page: Page) -> str:
         "costs": page.costs,
         "extractions": page.extractions,
         "levels": ("¼× or less", "½×", "1× = uniform", "2×", "4×", "8×", "16× or more"),
-        "provenance": {k: v for k, v in page.provenance.items() if k != COMMAND},
-        "command": page.provenance.get(COMMAND, "permafrost run EXPERIMENT.yaml"),
+        "provenance": {k: v for k, v in page.provenance.items() if k != EXPERIMENT},
+        "experiment": page.provenance.get(EXPERIMENT),
         "results": page.results,
     }
     return _template().render(context)

@@ -139,23 +139,38 @@ def few_seeds_note(
     over tasks."""
     if not (is_over_tasks or any(s.against_best for s in standings)):
         return ()
-    seeds: dict[str, set[int]] = {}
+    seeds: dict[tuple[str, str], set[int]] = {}
     for r in results:
         is_trained = r.cell.loss is not None or r.metrics.texts_in_train is not None
         if r.cell.role != "control" and is_trained:
-            seeds.setdefault(r.cell.method, set()).add(r.cell.seed)
-    fewest = min(map(len, seeds.values()), default=FEW_SEEDS)
+            seeds.setdefault((r.cell.method, r.cell.task), set()).add(r.cell.seed)
+    numbers = {cell: len(of_cell) for cell, of_cell in seeds.items()}
+    fewest = min(numbers.values(), default=FEW_SEEDS)
+    those = _named(_with_fewest(numbers))
     if fewest == 1:
-        alone = ", ".join(method for method, seeds_of in seeds.items() if len(seeds_of) == 1)
         return (
-            f"Only one seed of {alone}: the comparisons leave out how much trainings differ; give several "
+            f"Only one seed of {those}: the comparisons leave out how much trainings differ; give several "
             "`seeds`.",
         )
     if fewest < FEW_SEEDS:
+        which = "" if max(numbers.values()) == fewest else f" ({those})"
         return (
-            f"{fewest} seeds are few: where they lie far apart, only large differences can be significant.",
+            f"{fewest} seeds are few{which}: where they lie far apart, only large differences can be "
+            "significant.",
         )
     return ()
+
+
+def _with_fewest(numbers: Mapping[tuple[str, str], int]) -> list[str]:
+    """The methods with the fewest seeds; each with the tasks where it has more on others."""
+    fewest = min(numbers.values(), default=0)
+    named: list[str] = []
+    for name in dict.fromkeys(method for method, _ in numbers):
+        of_tasks = {task: n for (method, task), n in numbers.items() if method == name}
+        tasks = [task for task, n in of_tasks.items() if n == fewest]
+        if tasks:
+            named.append(name if len(tasks) == len(of_tasks) else f"{name} on {_named(tasks)}")
+    return named
 
 
 def metrics_note(table: ResultsTable) -> tuple[str, ...]:

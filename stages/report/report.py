@@ -144,7 +144,8 @@ def write_report(
         cells: results, in the order in which methods and tasks are shown.
         texts: the corpus of every task.
         tokens: gives the tokens of texts by digest, one per token weight.
-        provenance: shown unchanged; the entry "command" is the command that reproduces the report.
+        provenance: shown unchanged; the entry "experiment" is the experiment's name, by which its runs are
+            found.
         folder: created if it does not exist.
         layer_curves: scores by layer, with the columns `LAYER_CURVES`; drawn, tabulated, and written as
             layer_curves.parquet.

@@ -222,6 +222,10 @@ def test_failing_stage_fails_the_run_and_keeps_the_rest(
     assert not list(artifacts.all("report")), "published, a report with gaps would count as done"
     page = (tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html").read_text()
     assert "Missing: score shuffled · ratio 0.2 · seed 0, which needs fit shuffled" in page
+    assert "4 stages failed, 4 skipped" in page, "the page itself is no gap"
+    assert "Missing: report" not in page
+    assert "EXPERIMENT" not in page
+    assert "<code>permafrost runs tiny</code>" in page
     assert str(tmp_path / "home" / "runs" / "unfinished" / "tiny" / "report.html") in notes
     assert collect(tmp_path / "home", []).folders == [], "gc keeps what an unfinished run made"
     (run,) = read_history(tmp_path / "home", "tiny").runs

@@ -8,9 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from permafrost.flows.comparison.across_runs import names_of
+from permafrost.flows.comparison.across_runs import names_of, read_across
 from permafrost.flows.pipeline import run_serially
-from permafrost.flows.records.history import begin, find_run
+from permafrost.flows.records.history import (
+    Outcome,
+    RunBegun,
+    RunEnded,
+    RunScore,
+    begin,
+    end,
+    find_run,
+)
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.test_cli import Cli
@@ -95,6 +103,43 @@ def test_backbones_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert names_of([("/a/x", "main"), ("minilm", "main")]) == ["x", "minilm"]
     with pytest.raises(InputError, match="two of the runs have the backbone '/a/x'"):
         names_of([("/a/x", "main"), ("/a/x", "main")])
+
+
+def recorded(home: Path, name: str, cells: list[tuple[str, str]], outcome: Outcome) -> str:
+    """A run of an experiment with these methods on these tasks, as far as it is recorded."""
+    about: dict[str, Any] = {"experiment": name, "number": 1}
+    of_cells: dict[str, Any] = {"seed": 0, "role": "method", "metric": "accuracy", "dev": None}
+    scores = tuple(
+        RunScore(method=m, task=t, test=0.5, key=f"score/{'0' * 32}", **of_cells) for m, t in cells
+    )
+    begun = RunBegun(
+        **about,
+        begun="2026-01-01T00:00:00+00:00",
+        overrides=(),
+        config_digest=None,
+        config={"backbone": {"source": f"/nowhere/{name}"}},
+        artifacts=(),
+        stores=(),
+    )
+    begin(home, name, lambda _: begun)
+    end(home, RunEnded(**about, ended="", seconds=1.0, outcome=outcome, results=scores))
+    return f"{name}@1"
+
+
+def test_what_not_all_runs_have_is_said_and_so_is_a_run_that_is_not_done(tmp_path: Path) -> None:
+    cells = [(method, task) for method in ("mean", "max") for task in ("one", "two")]
+    whole = recorded(tmp_path, "whole", [*cells, ("cls", "one")], "done")
+    part = recorded(tmp_path, "part", [*cells[:3], ("cls", "one")], "failed")
+    less = recorded(tmp_path, "less", cells, "done")
+    found, remarks = read_across([whole, part], tmp_path, [])
+    assert (found.methods, found.tasks) == (("mean", "max", "cls"), ("one",))
+    assert "part@1 is not done (failed): scores of it may be missing." in remarks
+    assert "Tasks on which not every run has every row are left out: two." in remarks
+    assert not any("Methods" in remark or "whole@1 is" in remark for remark in remarks)
+    found, remarks = read_across([whole, less], tmp_path, [])
+    assert (found.methods, found.tasks) == (("mean", "max"), ("one", "two"))
+    assert "Methods that not every run has are left out: cls." in remarks
+    assert not any("left out" in r for r in read_across([whole, less], tmp_path, ["mean"])[1])
 
 
 def test_runs_are_one_table_with_parameters_groups_and_figures(

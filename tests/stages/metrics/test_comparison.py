@@ -154,7 +154,12 @@ def test_searches_are_compared_by_their_queries():
     assert vars(change.tested) == pytest.approx(vars(expected))
 
 
-@pytest.mark.parametrize("tests", [((0.5,), (0.6, 0.7)), ((0.5, 0.5), (0.6, 0.6))])
+LAST_BIT = np.nextafter(0.5, 1)
+
+
+@pytest.mark.parametrize(
+    "tests", [((0.5,), (0.6, 0.7)), ((0.5, 0.5), (0.6, 0.6)), ((0.5, LAST_BIT, 0.5), (0.6, 0.6))]
+)
 def test_one_seed_or_seeds_that_all_agree_tell_nothing(tests: tuple[tuple[float, ...], ...]):
     found = one(scores_only(*tests[0]), scores_only(*tests[1]))
     assert found.changes[0].verdict == "cannot tell"

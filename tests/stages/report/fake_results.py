@@ -98,7 +98,7 @@ def make_grid(
         [],
         {task: _corpus(task, n_words) for task in tasks},
         {},
-        {"feature store": "f3" * 16, "command": "permafrost run dilution.yaml"},
+        {"feature store": "f3" * 16, "experiment": "dilution"},
     )
     for task, corpus in grid.corpora.items():
         grid.tokens |= {text_digest(t): ["[CLS]", *t.split(), "##s"] for t in corpus.texts}

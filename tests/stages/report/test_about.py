@@ -12,11 +12,39 @@ from tests.stages.report.fake_results import make_grid
 ROWS = ("mean", "va", "head", "length")
 
 
+def test_a_baseline_that_is_a_control_elsewhere_counts_as_two_rows(tmp_path: Path) -> None:
+    grid = make_grid(tmp_path, ["a", "b"], ["mean"], ["length"], seeds=[0])
+    for i, cell in enumerate(grid.cells):
+        if (cell.method, cell.task) == ("length", "a"):
+            grid.cells[i] = replace(cell, role="baseline")
+    assert "Everything in the table" in how_made(read_results(grid.cells))
+    for i, cell in enumerate(grid.cells):
+        if cell.method == "mean":
+            grid.edit_metrics(i, n_parameters=0)
+            grid.cells[i] = replace(cell, history=None)
+    assert "Of the 3 rows of the table 2 were trained" in how_made(read_results(grid.cells))
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_said"), [({"layers": "3"}, True), ({"answer": "yes"}, False), ({}, False)]
+)
+def test_layers_that_dev_chose_are_said_where_nothing_was_trained(
+    tmp_path: Path, choice: dict[str, str], is_said: bool
+) -> None:
+    grid = make_grid(tmp_path, ["sts"], ["mean"], [], seeds=[0])
+    grid.edit_metrics(0, n_parameters=0, choice=choice)
+    grid.cells[0] = replace(grid.cells[0], history=None)
+    text = how_made(read_results(grid.cells))
+    assert "nothing was trained." in text
+    assert ("Layers, where there was a choice, were chosen on dev, and test" in text) == is_said
+
+
 def said(folder: Path, trained: set[str], tuned: set[str]) -> str:
     grid = make_grid(folder, ["sts"], ROWS[:3], ROWS[3:], seeds=[0, 1])
     for i, cell in enumerate(grid.cells):
         is_trained = cell.method in trained
-        grid.edit_metrics(i, n_parameters=9 if is_trained else 0)
+        made = {"n_parameters": 9} if is_trained else {"n_parameters": 0, "choice": {}}
+        grid.edit_metrics(i, **made)
         history = cell.history if is_trained else None
         grid.cells[i] = replace(cell, history=history, tunes_backbone=cell.method in tuned)
     return how_made(read_results(grid.cells))

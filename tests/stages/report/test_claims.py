@@ -351,10 +351,14 @@ def test_where_the_table_prints_no_mean_there_is_one_of_the_same_metric(tmp_path
     ("claim", "says"),
     [
         ({"higher": "x", "lower": ["y", "x"]}, "higher is 'x', and so is one of 'lower'"),
+        ({"higher": "x", "lower": ["y", "z", "y"]}, "lower names 'y' twice"),
+        ({"kind": "within", "method": "x", "of": ["y", "y"], "points": 1}, "of names 'y' twice"),
         ({"kind": "same_best", "by": ["x", "y"], "of": ["z", "z"]}, "of names 'z' twice"),
         ({"kind": "same_best", "by": ["x", "x"], "of": ["y", "z"]}, "by names 'x' twice"),
     ],
 )
-def test_a_method_is_not_held_against_itself(claim: dict[str, object], says: str) -> None:
+def test_a_method_is_not_held_against_itself_nor_counted_twice(
+    claim: dict[str, object], says: str
+) -> None:
     with pytest.raises(ValidationError, match=says):
         ReportConfig.model_validate({"title": "t", "claims": [{"says": "c", **claim}]})

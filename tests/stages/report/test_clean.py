@@ -1,6 +1,7 @@
 """Class balance beside the majority rate, and scores without texts that train has."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,17 @@ def test_clean_scores_stand_beside_those_on_all_of_test(mixed: Grid, tmp_path: P
     assert glot[1:] == [hundredths(found.rows[2].entries[0][0].mean), hundredths(float(expected))]
     assert "ratio 0.2accuracy, 20.0 % share a text" in [cell for row in page.rows for cell in row]
     assert "Test examples that share a text with train: ratio 0.2 20.0 %." in page.source
+
+
+def test_a_baseline_that_is_a_control_elsewhere_has_one_row(mixed: Grid):
+    """Its scores on the clean part are those of the task on which it is a baseline."""
+    for i, cell in enumerate(mixed.cells):
+        if cell.method == "length":
+            role = "baseline" if cell.task == "ratio 0.2" else "control"
+            mixed.cells[i] = replace(cell, role=role)
+    found = clean_table(read_results(mixed.cells), results_table(mixed.cells))
+    assert found is not None
+    assert [row.role for row in found.rows if row.method == "length"] == ["baseline"]
 
 
 def test_without_overlap_there_is_neither_a_note_nor_a_table(grid: Grid, tmp_path: Path):

@@ -201,6 +201,24 @@ def test_a_method_that_lacks_a_task_is_left_out_and_said(tmp_path: Path):
     assert "(no method was run on all of them)" in said(apart)
 
 
+def test_baselines_that_are_controls_on_some_tasks_are_not_said_to_be_missing(tmp_path: Path):
+    cells = [cell(tmp_path, "all", 0.8, task) for task in ("a", "b")]
+    cells += [
+        replace(cell(tmp_path, method, 0.5, task, draw=1), role=role)
+        for method in ("length", "words")
+        for task, role in (("a", "control"), ("b", "baseline"))
+    ]
+    one = cell(tmp_path, "one", 0.9, "a", draw=2)
+    assert "over 2 tasks (2 more are controls on some of them): no method" in said(cells)
+    assert said(cells).endswith(": no method is a control on all of them.")
+    assert "(1 more was not run on all of them; 1 more is a control on some of them)" in said(
+        [*cells[:4], one]
+    )
+    assert "(those that were run on all of them are controls on some)" in said([*cells[2:], one])
+    # Not run on all of them, whatever its roles.
+    assert said(cells[:3]).endswith(": no control was run on all of them.")
+
+
 def test_scores_of_different_metrics_are_not_ranked(tmp_path: Path):
     """As of a pooling and a head on graded pairs, by their defaults; neither is said to be absent."""
     cells = [

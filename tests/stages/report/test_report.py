@@ -162,7 +162,7 @@ def test_whatever_users_write_is_escaped(make_grid, tmp_path: Path):
         description=f"{evil} `{evil}` **{evil}**\n\n- {evil}",
         x_axis=CurveAxis(label=evil, values={evil: 0.1, "b": 0.2}),
     )
-    grid.provenance = {evil: evil, "command": evil}
+    grid.provenance = {evil: evil, "experiment": evil}
     grid.tokens = {d: [evil if t != "[CLS]" else t for t in ts] for d, ts in grid.tokens.items()}
     for i, _ in enumerate(grid.cells):
         grid.edit_metrics(i, choice={evil: evil})

@@ -216,6 +216,24 @@ def test_one_seed_of_a_trained_method_is_named(far_apart, tmp_path: Path):
     assert not any("seeds" in note for note in with_notes([fixed]).notes)
 
 
+@pytest.mark.parametrize(
+    ("n_seeds", "start"),
+    [(1, "Only one seed of A on y: "), (2, "2 seeds are few (A on y): "), (5, None)],
+)
+def test_few_seeds_on_one_task_alone_are_noted(tmp_path: Path, n_seeds: int, start: str | None):
+    labels = two_classes(100)
+    cells = [
+        replace(
+            scored_cell(tmp_path, method, labels, answers(0.7, labels, s), task=task, seed=s),
+            loss="cross_entropy",
+        )
+        for method, task, n in (("A", "x", 5), ("A", "y", n_seeds), ("B", "x", 5), ("B", "y", 5))
+        for s in range(n)
+    ]
+    found = [n for n in with_notes(cells).notes if n.startswith(start or ("Only", "5 seeds"))]
+    assert len(found) == (start is not None)
+
+
 def columns(*facts: tuple[str, str, str | None]) -> tuple[Column, ...]:
     return tuple(Column(t, metric, t, None, 100, category) for t, metric, category in facts)
 
