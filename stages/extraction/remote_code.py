@@ -42,7 +42,7 @@ def require_own_model(model_type: str, folder: Path) -> None:
         given = cast(dict[str, Any], named).get(auto)
         if given is None:
             continue
-        own = config if mapping is None else getattr(transformers, mapping).get(config)
+        own = config if mapping is None else getattr(transformers, mapping).get(config, None)
         if own is None or _class_name(given) == (name := own.__name__):
             continue
         raise InputError(
