@@ -52,26 +52,35 @@ def overlap_metrics(
 
 def overlap_of_cases(
     cases: Mapping[str, Sequence[NDArray[np.int64]]],
+    texts: NDArray[np.int64],
+    alike: NDArray[np.int64],
     measure: Callable[[NDArray[np.bool_]], float | None],
 ) -> dict[str, float | int | None]:
-    """`overlap_metrics` of cases of any number of texts, whose order says nothing.
+    """`overlap_metrics` of cases of any number of items, whose order says nothing.
+
+    `overlap` goes by the texts of items; a case is in another split only with all that its items have.
 
     Args:
-        cases: the texts of each case of train, dev and test; none where there is no such split.
+        cases: the items of each case of train, dev and test; none where there is no such split.
+        texts: of each item.
+        alike: a number for each item, the same for items with the same text and whatever stands beside it.
         measure: the score on the test cases of a boolean mask; None if there are too few.
     """
     numbers: dict[tuple[int, ...], int] = {}
     keys = {
         split: np.array(
-            [numbers.setdefault(tuple(np.unique(c).tolist()), len(numbers)) for c in of_split],
+            [
+                numbers.setdefault(tuple(np.unique(alike[c]).tolist()), len(numbers))
+                for c in of_split
+            ],
             np.int64,
         )
         for split, of_split in cases.items()
     }
     clean = None
     if cases["train"]:
-        seen = np.unique(np.concatenate(cases["train"]))
-        clean = np.array([not np.isin(case, seen).any() for case in cases["test"]], np.bool_)
+        seen = np.unique(texts[np.concatenate(cases["train"])])
+        clean = np.array([not np.isin(texts[c], seen).any() for c in cases["test"]], np.bool_)
     return _metrics(clean, keys, measure)
 
 

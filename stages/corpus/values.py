@@ -20,6 +20,9 @@ from permafrost.stages.corpus.text_format import name_the_encoding
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
+_EXACT_BELOW = 2**53
+"""Floats of 64 bits hold every whole number below."""
+
 
 def checked_texts(
     column: pa.ChunkedArray, name: str, where: str, rows: NDArray[np.int64] | None = None
@@ -184,11 +187,28 @@ def zeros_and_ones(table: pa.Table, name: str, where: str) -> list[int]:
     return [int(v) for v in values]
 
 
-def ids_of(table: pa.Table, name: str, where: str) -> list[str]:
-    """The column as ids; numbers are allowed."""
+def ids_of(table: pa.Table, name: str, where: str, rows: Sequence[int] | None = None) -> list[str]:
+    """The column as ids; numbers are allowed.
+
+    Args:
+        table: with a value in every row.
+        name: of the column.
+        where: names the source, for messages.
+        rows: row of each value, from 0, if the table is a part.
+
+    Raises:
+        InputError: a value is missing, or a float so large that it may stand for several whole numbers.
+    """
     if pa.types.is_large_binary(table.column(name).type):
         return texts_of(table, name, where)
     values = values_of(table, name, where)
+    for at, value in enumerate(values):
+        if isinstance(value, float) and _EXACT_BELOW <= abs(value) < float("inf"):
+            raise InputError(
+                f"row {1 + (at if rows is None else rows[at])} of {where} has the id {value:.0f} in column "
+                f"{quoted(name)}, which is stored as {table.column(name).type} and may have been another: "
+                f"whole numbers from {_EXACT_BELOW} on are rounded there; store the column as Int64 or text"
+            )
     # Whole numbers in a column with gaps are often stored as float.
     return [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
 

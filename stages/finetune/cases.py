@@ -7,8 +7,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.finetune.config import FinetuneConfig
-from permafrost.stages.finetune.item_graphs import graphs_of
+from permafrost.stages.finetune.item_graphs import contents, graphs_of
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.stages.graphs.text_graphs import TextGraphs
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged, offsets_of
@@ -63,10 +64,9 @@ def relevant_grades(corpus: GraphCorpus, split: str) -> dict[int, dict[int, int]
     return {query: own for query, own in grades.items() if max(own.values()) > 0}
 
 
-def texts_by_split(corpus: GraphCorpus) -> dict[str, list[NDArray[np.int64]]]:
-    """The texts of each case of train, dev and test, in their order; of a search those of its queries with a
-    relevant document, as splits share documents by design."""
-    texts = corpus.items.column("text").to_numpy().astype(np.int64)
+def items_by_split(corpus: GraphCorpus) -> dict[str, list[NDArray[np.int64]]]:
+    """The items of each case of train, dev and test, in their order; of a search its queries with a relevant
+    document, as splits share documents by design."""
     found: dict[str, list[NDArray[np.int64]]] = {}
     for split in ("train", *SPLITS):
         rows = corpus.cases.filter(pc.equal(corpus.cases.column("split"), split))
@@ -78,8 +78,21 @@ def texts_by_split(corpus: GraphCorpus) -> dict[str, list[NDArray[np.int64]]]:
                 query: None for (query, _), is_one in zip(items, is_relevant, strict=True) if is_one
             }
             items = [[q] for q in (asked if split == "train" else relevant_grades(corpus, split))]
-        found[split] = [texts[own] for own in items]
+        found[split] = [np.array(own, np.int64) for own in items]
     return found
+
+
+def texts_of_items(corpus: GraphCorpus) -> NDArray[np.int64]:
+    """The text of each item `[n_items]`."""
+    return corpus.items.column("text").to_numpy().astype(np.int64)
+
+
+def alike(corpus: GraphCorpus) -> NDArray[np.int64]:
+    """A number for each item `[n_items]`, equal for those with the same text and equal graphs."""
+    graphs = graphs_of(corpus)
+    content = np.where(graphs < 0, -1, np.append(contents(corpus), -1)[graphs])
+    pairs = np.stack([texts_of_items(corpus), content], axis=1)
+    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
@@ -99,7 +112,7 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
             f"{len(names)} ({', '.join(map(quoted, names[:10]))}); give it "
             f"{wanted} classes, or make each class a choice of a corpus with task: multiple_choice"
         )
-    if config.model.reads_relevance and not corpus.graphs.are_scored:
+    if config.model.reads_relevance and not _is_scored(corpus.graphs):
         raise InputError(
             "the graph encoder reads the relevance of nodes (encoder.relevance is score), but the corpus has "
             "none: its nodes are not scored; give the task a node_relevance (cosine, likelihood), or its "
@@ -121,6 +134,12 @@ def require_cases(config: FinetuneConfig, corpus: GraphCorpus) -> None:
         _require_searches(corpus, train)
     if train is not None:
         _require_batches(config, len(train))
+
+
+def _is_scored(graphs: TextGraphs) -> bool:
+    """Whether a model can learn anything from the scores of nodes: not if all are 0."""
+    has_nodes = len(graphs.node_label) > len(graphs)
+    return graphs.are_scored and (bool(graphs.node_relevance.any()) or not has_nodes)
 
 
 def _require_searches(corpus: GraphCorpus, train: Cases | None) -> None:

@@ -30,7 +30,7 @@ def graphs_of(
     has = np.flatnonzero(graphs >= 0)
     circle = np.random.default_rng([shuffled_by, len(graphs)]).permutation(has)
     _, first, content, counts = np.unique(
-        _contents(corpus, query)[graphs[circle]],
+        contents(corpus, query)[graphs[circle]],
         return_index=True,
         return_inverse=True,
         return_counts=True,
@@ -48,7 +48,7 @@ def graphs_of(
     return dealt
 
 
-def _contents(corpus: GraphCorpus, query: QueryNode) -> NDArray[np.int64]:
+def contents(corpus: GraphCorpus, query: QueryNode = "stored") -> NDArray[np.int64]:
     """A number for each graph `[g]`, equal for those with the same nodes, by label and type, and the same
     edges between them, in whatever order. Scores of nodes are of the text, and tell no graphs apart."""
     graphs, n = corpus.graphs, len(corpus.graphs)

@@ -4,6 +4,7 @@ Dev and test are scored with their true labels, even for a model that was traine
 and text are read: the second branch plays no part (GT2VEC, D.1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -16,7 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.overlap import overlap_of_cases
-from permafrost.stages.finetune.cases import SPLITS, Cases, require_cases, texts_by_split
+from permafrost.stages.finetune.cases import (
+    SPLITS,
+    Cases,
+    alike,
+    items_by_split,
+    require_cases,
+    texts_of_items,
+)
 from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
@@ -25,6 +33,7 @@ from permafrost.stages.finetune.shown_cases import picked_cases, shown_answers, 
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.fit.metrics import class_balance, majority_rate
+from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.metrics.graph_attention import GraphAttention
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
@@ -110,9 +119,7 @@ def score_finetuned(
         **{f"n_{split}": len(data.cases(split)) for split in SPLITS},
         "majority": majority_rate(test.labels),
         "class_balance": class_balance(test.labels, names) if names else None,
-        **overlap_of_cases(
-            texts_by_split(data.corpus), lambda clean: float(np.mean(are_right[clean]))
-        ),
+        **_overlap(data.corpus, lambda clean: float(np.mean(are_right[clean]))),
     }
     shares = None
     if of_class_1:
@@ -121,6 +128,12 @@ def score_finetuned(
     corpus = data.corpus
     table = identified(pa.concat_tables(tables), corpus.cases, corpus.digests, names, shares)
     return FinetuneScore(metrics, table, graphs)
+
+
+def _overlap(
+    corpus: GraphCorpus, measure: Callable[[NDArray[np.bool_]], float | None]
+) -> dict[str, float | int | None]:
+    return overlap_of_cases(items_by_split(corpus), texts_of_items(corpus), alike(corpus), measure)
 
 
 def _search(
@@ -135,10 +148,7 @@ def _search(
         **shared,
         **{split: ndcg_at_10(some) for split, some in found.items()},
         **{f"n_{split}": len(some) for split, some in found.items()},
-        **overlap_of_cases(
-            texts_by_split(data.corpus),
-            lambda clean: ndcg_at_10(list(compress(found["test"], clean))),
-        ),
+        **_overlap(data.corpus, lambda clean: ndcg_at_10(list(compress(found["test"], clean)))),
     }
     texts = data.corpus.items.column("text").to_numpy()
     tables = [_searches(split, some, texts) for split, some in found.items()]

@@ -15,15 +15,17 @@ TIED_ULPS = 16
 score or of 1, whichever is larger: equal graphs at other rows of a batch differ by rounding (a few units)."""
 
 
-def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int) -> int:
-    """The choice with the highest score; of several that tie, the one with the lowest hash of seed and text,
-    so that each is as likely, wherever it stands. Equal texts differ by their positions alone, so of these
-    the hash counts the position too.
+def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int, case: int) -> int:
+    """The choice with the highest score; of several that tie, the one with the lowest hash of seed, case and
+    text, so that each is as likely, wherever it stands. Equal texts differ by their positions alone, so of
+    these the hash counts the position too. Without the case, one choice would win in every question that has
+    the same texts.
 
     Args:
         scores: of a question's choices, computed in float32.
         digests: of their texts.
         seed: of the training.
+        case: number of the question in its split.
     """
     highest = float(scores.max())
     slack = TIED_ULPS * float(np.finfo(np.float32).eps) * max(abs(highest), 1.0)
@@ -33,11 +35,11 @@ def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int) -> in
     return min(
         tied,
         key=lambda choice: (
-            _drawn(seed, digests[choice]),
-            _drawn(seed, digests[choice], str(choice)),
+            _drawn(seed, case, digests[choice]),
+            _drawn(seed, case, digests[choice], str(choice)),
         ),
     )
 
 
-def _drawn(seed: int, *words: str) -> bytes:
-    return hashlib.sha256(" ".join((str(seed), *words)).encode()).digest()
+def _drawn(seed: int, case: int, *words: str) -> bytes:
+    return hashlib.sha256(" ".join((str(seed), str(case), *words)).encode()).digest()

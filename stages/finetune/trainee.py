@@ -313,7 +313,8 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         self, z: Tensor, batch: Batch
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """The answer to each case of a batch, and for two classes the probability of class 1; `z` has the
-        embeddings of its items. Raises as `scores`."""
+        embeddings of its items. The batch has all cases of a split, by whose numbers ties are broken. Raises
+        as `scores`."""
         cases = batch.cases
         scores = self.scores(z, batch.items)[cases.items.data]
         if self.data.corpus.task == "classification":
@@ -322,10 +323,13 @@ class GraphTextTrainee(Trainee[GraphTextModule, Batch]):
         of_items = texts_of(self.data.corpus, batch.items)[cases.items.data]
         found = [
             chosen(
-                some, [str(self.data.corpus.digests[t]) for t in texts.tolist()], self.config.seed
+                some,
+                [str(self.data.corpus.digests[t]) for t in texts.tolist()],
+                self.config.seed,
+                case,
             )
-            for some, texts in zip(
-                _split(scores, cases.items), _split(of_items, cases.items), strict=True
+            for case, (some, texts) in enumerate(
+                zip(_split(scores, cases.items), _split(of_items, cases.items), strict=True)
             )
         ]
         return np.array(found), None

@@ -29,6 +29,7 @@ class GraphCollector:
 
     def __init__(self, n_raw: int) -> None:
         self._n_raw = n_raw
+        self._are_scored = True
         self._labels: dict[str, int] = {}
         self._n_nodes, self._n_edges = array("q"), array("q")
         self._label, self._type, self._relevance = array("q"), array("b"), array("f")
@@ -54,11 +55,13 @@ class GraphCollector:
             triples: its edges; a triple that comes twice counts once.
             queries: nodes that the query names.
             answers: nodes that the answer names; one that the query names too is a query entity.
-            relevance: of every node, for a corpus that scores them.
+            relevance: of every node; None where nodes are not scored.
         """
         assert all(0 <= end < len(labels) for h, _, t in triples for end in (h, t)), "dangling edge"
         assert all(0 <= r < self._n_raw for _, r, _ in triples), "unknown relation"
         assert relevance is None or len(relevance) == len(labels), "one relevance a node"
+        # A graph of the query node alone has nothing to score.
+        self._are_scored &= relevance is not None or not labels
         self._n_nodes.append(1 + len(labels))
         self._label.append(-1)
         self._type.append(QUERY_NODE)
@@ -90,4 +93,5 @@ class GraphCollector:
             edge_source=np.array(self._source, np.int32),
             edge_target=np.array(self._target, np.int32),
             edge_relation=np.array(self._relation, np.int32),
+            are_scored=self._are_scored,
         )

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 
 from permafrost.stages.corpus.given_texts import require_unicode
+from permafrost.stages.graphs.relation_names import trimmed_names
 from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -77,9 +78,13 @@ def graphs_from_data(
     In a search neither `y` nor `split` is read: `judgements` say which documents are relevant to which
     queries, and the documents that they name are searched.
 
+    A `Data` without nodes is a text without a graph.
+
     An undirected graph has both directions in `edge_index`, so both become triples. Features in `x` are not
-    written: nodes are read from their texts. `node_type`, where torch-geometric keeps which nodes of a
-    heterogeneous graph are of one kind, has no place in the tables and is refused.
+    written: nodes are read from their texts. Neither are `edge_attr` and `edge_weight`, which are refused
+    where there is no `edge_type`, as they may hold the relations. `node_type`, where
+    torch-geometric keeps which nodes of a heterogeneous graph are of one kind, has no place in the tables and
+    is refused.
 
     Args:
         data: graphs, at least one.
@@ -91,10 +96,12 @@ def graphs_from_data(
         The fields of a source: kind, task, nodes, edges and examples.
 
     Raises:
-        InputError: an attribute is missing or does not fit the graph, a relation is no text or named twice,
-            some `Data` have a case and others have none, or a judgement is of no graph; nothing is written.
+        InputError: an attribute is missing or does not fit the graph, a relation is no text, blank or named
+            twice, no graph has a node, some `Data` have a case and others have none, or a judgement is of no
+            graph; nothing is written.
     """
-    _require_names(relations)
+    relations = _require_names(relations)
+    _require_several(data)
     every = list(data)
     if not every:
         raise InputError("there are no graphs; give at least one")
@@ -123,13 +130,14 @@ def graphs_from_data(
         ]
         sources, targets = _ends(one, n, where)
         found = _numbers(one, "edge_type", len(sources), len(relations), where)
-        if found is None and len(relations) > 1:
-            raise InputError(
-                f"{where} has no edge_type, but there are {len(relations)} relations; give one number per "
-                "edge"
-            )
+        if found is None and sources:
+            _require_one_relation(one, relations, where)
         named = [relations[r] for r in (found or [0] * len(sources))]
         edges += [(graph, s, t, r) for s, t, r in zip(sources, targets, named, strict=True)]
+    if not nodes:
+        raise InputError(
+            f"none of the {len(every)} graphs has a node; give at least one node, or train on the texts alone"
+        )
     task, examples = _asked(every, None if judgements is None else list(judgements))
     # A column that none has would say of a model that it was trained on more than labels.
     absent = [
@@ -145,15 +153,42 @@ def graphs_from_data(
     return {"kind": "graphs", "task": task, **_write(Path(folder), tables)}
 
 
-def _require_names(relations: Sequence[str]) -> None:
+def _require_names(relations: Sequence[str]) -> tuple[str, ...]:
+    """The names, trimmed."""
     if isinstance(relations, str) or not all(isinstance(r, str) and r.strip() for r in relations):
         raise InputError(
             f"relations is {quoted(relations)}, expected a list of names, such as ['atLocation', 'in']"
         )
     for name in relations:
         require_unicode(name, "relations")
-        if list(relations).count(name) > 1:
-            raise InputError(f"relations names {quoted(name)} twice; name every relation once")
+    return trimmed_names(relations)
+
+
+def _require_several(data: object) -> None:
+    """Check that data are no single graph, which is iterable too."""
+    if isinstance(data, Batch):
+        raise InputError(
+            f"data is a {type(data).__name__} of {data.num_graphs} graphs, expected a list of them; give "
+            "batch.to_data_list()"
+        )
+    if isinstance(data, Data | HeteroData):
+        raise InputError(
+            f"data is a single {type(data).__name__}, expected a list of them; give [data]"
+        )
+
+
+def _require_one_relation(data: Data, relations: Sequence[str], where: str) -> None:
+    """Check that edges without edge_type can be of one relation alone."""
+    for name in ("edge_attr", "edge_weight"):
+        if getattr(data, name, None) is not None:
+            raise InputError(
+                f"{where} has {name} and no edge_type, and {name} is not written; put the number of each "
+                f"edge's relation in edge_type, or delete {name} (del data.{name}) if it holds none"
+            )
+    if len(relations) > 1:
+        raise InputError(
+            f"{where} has no edge_type, but there are {len(relations)} relations; give one number per edge"
+        )
 
 
 def _name(graph: int) -> str:
@@ -206,7 +241,7 @@ def _judged(data: Sequence[Any], at: int, judged: Judged) -> tuple[Any, ...]:
             raise InputError(
                 f"judgement {at} names graph {graph}, but there are {len(data)}, numbered from 0"
             )
-        sides += [_text(data[graph], "text", _name(graph)), graph]
+        sides += [_text(data[graph], "text", _name(graph)), _id(data[graph], graph)]
     return (split, *sides, grade)
 
 
@@ -297,13 +332,18 @@ def _text(data: Data, name: str, where: str) -> str:
 
 
 def _example(data: Data, graph: int) -> tuple[Any, ...]:
-    """Split, text, graph and class."""
+    """Split, text, graph (None without nodes) and class."""
     where = _name(graph)
     split, text = (_text(data, name, where) for name in ("split", "text"))
     label = _single(getattr(data, "y", None))
     if not isinstance(label, int) or abs(label) >= 2**63:
         raise InputError(f"{where} has {quoted(label)} as y, expected the number of its class")
-    return split, text, graph, int(label)
+    return split, text, _id(data, graph), int(label)
+
+
+def _id(data: Data, graph: int) -> int | None:
+    """The id of a graph in the tables; None if it has no nodes, so that its text has no graph."""
+    return graph if data.node_text else None
 
 
 def _single(value: object) -> object:

@@ -177,6 +177,7 @@ class GraphCorpus(Corpus):
             "relations": list(self.relations),
             "relation_words": list(self.relation_words),
             "left_out": dict(self.left_out),
+            "are_scored": self.graphs.are_scored,
         }
         text = json.dumps(head, indent=2, ensure_ascii=False) + "\n"
         (folder / "graphs.json").write_text(text, encoding="utf-8")
@@ -195,6 +196,7 @@ class GraphCorpus(Corpus):
                 raise ValueError(f"graphs.json has format {head['format']}")
             labels = pq.read_table(folder / "labels.parquet")
             searched = (folder / "documents.parquet").is_file()
+            nodes = _read(folder / "nodes.parquet", NODES)
             corpus = cls(
                 **vars(plain),
                 labels=Texts(labels.column("text")),
@@ -202,8 +204,9 @@ class GraphCorpus(Corpus):
                 relations=tuple(head["relations"]),
                 graphs=TextGraphs.of_tables(
                     head["n_graphs"],
-                    _read(folder / "nodes.parquet", NODES),
+                    nodes,
                     _read(folder / "edges.parquet", EDGES),
+                    are_scored=head.get("are_scored", _any_score(nodes)),
                 ),
                 items=_read(folder / "items.parquet", ITEMS),
                 cases=_read(folder / "cases.parquet", CASES),
@@ -248,6 +251,11 @@ class GraphCorpus(Corpus):
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
     return pq.read_table(path, columns=schema.names).cast(schema)
+
+
+def _any_score(nodes: pa.Table) -> bool:
+    """What tells of a corpus from before `are_scored` was written."""
+    return bool(nodes.column("relevance").to_numpy().any())
 
 
 def _documents(folder: Path) -> tuple[int, ...]:

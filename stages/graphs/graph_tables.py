@@ -25,6 +25,9 @@ from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
+OPTIONAL_COLUMNS = ("type", "relevance")
+"""Of a table of nodes."""
+
 
 @dataclass
 class TableGraph:
@@ -34,7 +37,8 @@ class TableGraph:
     """Of each node by its id, in the order of the table; without the query node."""
     labels: list[str] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
-    relevance: list[float] = field(default_factory=list)
+    relevance: list[float] | None = None
+    """None where the table has no such column."""
     triples: list[Triple] = field(default_factory=list)
     """Each once."""
     query_id: str | None = None
@@ -161,11 +165,11 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
     own = np.flatnonzero(np.array(types) != QUERY_NODE)
     texts = checked_texts(table.column("text").take(own), "text", where, own).to_pylist()
     label = dict(zip(own.tolist(), texts, strict=True))
-    relevance = _relevance(table, where) if numbers else [0.0] * table.num_rows
+    relevance = _relevance(table, where) if numbers else None
     rows = zip(*(filled_ids(table, name, where) for name in ("graph", "node")), strict=True)
     graphs: dict[str, TableGraph] = {}
     for row, (graph, node) in enumerate(rows):
-        one = graphs.setdefault(graph, TableGraph())
+        one = graphs.setdefault(graph, TableGraph(relevance=None if relevance is None else []))
         if node in one.number or node == one.query_id:
             raise InputError(
                 f"row {row + 1} of {where} has the node {quoted(node)} of the graph {quoted(graph)} again; "
@@ -182,7 +186,8 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
         one.number[node] = len(one.number)
         one.labels.append(label[row])
         one.types.append(types[row])
-        one.relevance.append(relevance[row])
+        if one.relevance is not None and relevance is not None:
+            one.relevance.append(relevance[row])
     return graphs
 
 

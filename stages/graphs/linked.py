@@ -104,7 +104,7 @@ class Linking(BaseModel):
                     f"score {relevance[wrong[0]]} for the text {quoted(text)}, expected a finite number; "
                     "compute in a wider type (dtype: float32), or use another kind"
                 )
-        n_cut = 0
+        n_cut, scores_nodes = 0, self.node_relevance.scores_nodes
         collector = GraphCollector(len(known))
         progress.start("cut subgraphs", len(found), "graphs")
         try:
@@ -120,7 +120,7 @@ class Linking(BaseModel):
                     ],
                     queries=np.flatnonzero(kept.is_query).tolist(),
                     answers=np.flatnonzero(kept.is_answer).tolist(),
-                    relevance=kept.relevance.tolist(),
+                    relevance=kept.relevance.tolist() if scores_nodes else None,
                 )
                 if at % _EVERY == 0:
                     progress.advance(_EVERY)

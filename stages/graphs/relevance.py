@@ -16,6 +16,8 @@ class Relevance(Kind):
 
     runs_a_model: ClassVar[bool] = True
     """Whether scoring takes a model, so that plans and checks do without."""
+    scores_nodes: ClassVar[bool] = True
+    """Whether the scores say anything, so that a model may read them."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

@@ -50,9 +50,15 @@ class UsedGraphs:
 
     def _graph(self, name: str, text: str, where: str) -> int:
         if (graph := self._graphs.get(name)) is None:
+            whole = name.removesuffix(".0")
             raise InputError(
-                f"{where} names the graph {quoted(name)}, which has no node in {self._where}; add its nodes, "
-                "or leave the cell empty for a text without a graph"
+                f"{where} names the graph {quoted(name)}, which has no node in {self._where}; "
+                + (
+                    f"there is a graph {quoted(whole)}, and pandas writes whole numbers beside empty cells "
+                    "as floats; give the column the dtype Int64 before it is written"
+                    if whole != name and whole in self._graphs
+                    else "add its nodes, or leave the cell empty for a text without a graph"
+                )
             )
         self.names.add(name)
         queries = set(graph.of_type(QUERY_ENTITY))
@@ -76,7 +82,7 @@ def ids_or_none(table: pa.Table, name: str, where: str) -> list[str | None]:
     there = [i for i, value in enumerate(values) if value not in (None, b"", "")]
     found: list[str | None] = [None] * len(values)
     for at, value in zip(
-        there, ids_of(table.take(pa.array(there, pa.int64())), name, where), strict=True
+        there, ids_of(table.take(pa.array(there, pa.int64())), name, where, there), strict=True
     ):
         found[at] = value
     return found

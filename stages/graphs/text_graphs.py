@@ -1,7 +1,6 @@
 """Many small graphs in flat columns: nodes one after the other, then edges one after the other."""
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 from operator import index
 from typing import SupportsIndex
 
@@ -57,6 +56,8 @@ class TextGraphs:
     edge_relation: NDArray[np.int32]
     """`[e]`: with R relations of the corpus' own, r < R is one of them, R leads from the query node to a
     query entity, R + 1 from the query node to an answer entity, and r + R + 2 is the inverse of r."""
+    are_scored: bool
+    """Whether nodes have a relevance, be it 0; also if there are none but query nodes."""
 
     def __len__(self) -> int:
         """Number of graphs."""
@@ -65,7 +66,7 @@ class TextGraphs:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TextGraphs):
             return NotImplemented
-        return all(
+        return self.are_scored == other.are_scored and all(
             np.array_equal(a, b) for a, b in zip(self.columns(), other.columns(), strict=True)
         )
 
@@ -74,12 +75,7 @@ class TextGraphs:
 
     def columns(self) -> tuple[NDArray[np.generic], ...]:
         """Every column, in the order of the fields."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
-    @cached_property
-    def are_scored(self) -> bool:
-        """Whether nodes have a relevance; also if there are none but query nodes."""
-        return bool(self.node_relevance.any()) or bool((self.node_type == QUERY_NODE).all())
+        return tuple(getattr(self, f.name) for f in fields(self) if f.name != "are_scored")
 
     def nodes_of(self, graph: SupportsIndex) -> slice:
         """The rows of a graph's nodes."""
@@ -147,7 +143,9 @@ class TextGraphs:
         )
 
     @classmethod
-    def of_tables(cls, n_graphs: int, nodes: pa.Table, edges: pa.Table) -> "TextGraphs":
+    def of_tables(
+        cls, n_graphs: int, nodes: pa.Table, edges: pa.Table, *, are_scored: bool
+    ) -> "TextGraphs":
         """What `tables` was made from.
 
         Raises:
@@ -163,6 +161,7 @@ class TextGraphs:
             nodes.column("relevance").to_numpy(),
             edge_offsets,
             *(edges.column(name).to_numpy() for name in ("source", "target", "relation")),
+            are_scored=are_scored,
         )
 
 

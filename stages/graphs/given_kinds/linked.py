@@ -52,8 +52,14 @@ class LinkedGraphs(Linking, GraphsForTexts):
         return None if self.query is None else rows.others(self.query)
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
-        """Facts are neither linked nor scored; a graph is cut for one choice, as large and by the same
-        scores. The triples may be others: a graph of them grows."""
+        """Graphs of training were linked too. Facts are neither linked nor scored; a graph is cut for one
+        choice, as large and by the same scores. The triples may be others: a graph of them grows."""
+        if "knowledge" not in source:
+            raise InputError(
+                f"the model was trained on given graphs (kind {quoted(source.get('kind'))}), and those of "
+                "kind 'linked' are cut out of a knowledge graph, which makes others; give graphs of kind "
+                "'tables'"
+            )
         if source.get("graph_per") == "question":
             raise InputError(
                 "the model was trained on graphs of whole questions with all of their choices (graph_per: "

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 from permafrost.stages.corpus.table_files import column_names
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
-from permafrost.stages.graphs.graph_tables import read_graphs
+from permafrost.stages.graphs.graph_tables import OPTIONAL_COLUMNS, read_graphs
 from permafrost.stages.graphs.table_form import TableForm
 from permafrost.stages.graphs.table_items import UsedGraphs
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
+from permafrost.storage.quoting import quoted
 
 
 class TableGraphs(TableForm, GraphsForTexts):
@@ -47,11 +48,11 @@ class TableGraphs(TableForm, GraphsForTexts):
         return used.collector, used.items_of(rows.texts, ids, str(rows.table))
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
-        """Linking is that of training, if that corpus had the choice. Of graphs that were linked by lemma the
-        table says what the entities are."""
+        """Linking is that of training, if that corpus had the choice, and so are the columns of nodes. Of
+        graphs that were linked by lemma the table says what the entities are."""
+        columns = self._node_columns()
         if "knowledge" in source:
-            nodes = Path(self.nodes)
-            has_types = "type" in column_names(nodes, self.formats({"nodes": self.nodes})(nodes))
+            has_types = "type" in columns
             if self.linking != "none" or not has_types:
                 raise InputError(
                     f"linking is {self.linking}, and {self.nodes} has {'a' if has_types else 'no'} column "
@@ -62,3 +63,24 @@ class TableGraphs(TableForm, GraphsForTexts):
             raise InputError(
                 f"linking is {self.linking}, and the model was trained with {trained}; set linking: {trained}"
             )
+        if "knowledge" not in source:
+            self._require_columns(columns, source.get("node_columns", []))
+
+    def _node_columns(self) -> list[str]:
+        """Those of the optional columns that the table of nodes has."""
+        nodes = Path(self.nodes)
+        names = column_names(nodes, self.formats({"nodes": self.nodes, "edges": self.edges})(nodes))
+        return [name for name in OPTIONAL_COLUMNS if name in names]
+
+    def _require_columns(self, columns: Sequence[str], trained: Sequence[str]) -> None:
+        if [*columns] == [*trained]:
+            return
+        lacks = [quoted(name) for name in trained if name not in columns]
+        more = [quoted(name) for name in columns if name not in trained]
+        advice = [f"add {' and '.join(lacks)}"] * bool(lacks)
+        advice += [f"take {' and '.join(more)} out"] * bool(more)
+        had, has = (" and ".join(map(quoted, c)) or "neither" for c in (trained, columns))
+        raise InputError(
+            f"of the columns 'type' and 'relevance' {self.nodes} has {has}, and the nodes that the model was "
+            f"trained on had {had}; {' and '.join(advice)}"
+        )

@@ -15,6 +15,7 @@ class NoRelevance(Relevance):
 
     kind: Literal["none"] = "none"
     runs_a_model: ClassVar[bool] = False
+    scores_nodes: ClassVar[bool] = False
 
     def facts(self) -> dict[str, Any]:
         """The kind alone."""

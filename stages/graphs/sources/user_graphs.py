@@ -24,7 +24,8 @@ from permafrost.stages.corpus.values import (
 )
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.stages.graphs.graph_tables import filled_ids, read_graphs
+from permafrost.stages.graphs.graph_tables import OPTIONAL_COLUMNS, filled_ids, read_graphs
+from permafrost.stages.graphs.relation_names import trimmed_names
 from permafrost.stages.graphs.relation_words import in_words
 from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.table_form import TableForm
@@ -79,10 +80,12 @@ class UserGraphs(TableForm, GraphSource):
     @field_validator("relations")
     @classmethod
     def _each_once(cls, relations: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for name in relations or ():
-            if (relations or ()).count(name) > 1:
-                raise ValueError(f"relations names {quoted(name)} twice; name every relation once")
-        return relations
+        return None if relations is None else trimmed_names(relations)
+
+    @field_validator("relation_words")
+    @classmethod
+    def _of_trimmed_names(cls, words: dict[str, str]) -> dict[str, str]:
+        return dict(zip(trimmed_names([*words], "relation_words"), words.values(), strict=True))
 
     @property
     def task_kind(self) -> TaskKind:
@@ -93,7 +96,7 @@ class UserGraphs(TableForm, GraphSource):
         """Digests of the files instead of their names, and everything that affects how they are read."""
         files = {name: file_identity(Path(getattr(self, name))) for name in _FILES}
         names = column_names(Path(self.nodes), self._formats()(Path(self.nodes)))
-        columns = [name for name in ("type", "relevance") if name in names]
+        columns = [name for name in OPTIONAL_COLUMNS if name in names]
         usual = {
             name
             for name, default in (("delimiter", None), ("encoding", UTF_8))

@@ -21,6 +21,8 @@ from permafrost.stages.encoder.graph_text import FittedGraphText, find_graph_tex
 from permafrost.stages.finetune.trained import RECORD, WEIGHTS, load_finetuned
 from permafrost.stages.finetune.tuned import TUNED
 from permafrost.stages.graphs.given import TextRows
+from permafrost.stages.graphs.given_kinds.linked import LinkedGraphs
+from permafrost.stages.graphs.given_kinds.tables import TableGraphs
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError
@@ -200,14 +202,21 @@ def test_python_gives_the_vectors_of_the_command_line(
 
 
 def test_texts_are_linked_to_a_knowledge_graph(
-    trained: Trained, embed: Callable[..., Any], tmp_path: Path
+    trained: Trained,
+    embed: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = [("head", "relation", "tail"), ("cup", "atLocation", "kitchen"), ("tea", "in", "cup")]
     triples = table(tmp_path / "known.csv", known)
     knowledge = f"knowledge: {{kind: triples, path: {triples}}}"
     texts = ["tea in the kitchen", "nothing known"]
     path = table(tmp_path / "t.csv", [("text", "choice"), (texts[0], "tea"), (texts[1], "nothing")])
-    linked, _ = embed(path, "full", "--graphs", f"{{kind: linked, {knowledge}}}")
+    flags = "--graphs", f"{{kind: linked, {knowledge}}}"
+    assert "give graphs of kind 'tables'" in embed(path, "full", *flags, code=2)
+    # As if the model had been trained on linked graphs, which takes a corpus of questions.
+    monkeypatch.setattr(LinkedGraphs, "require_alike", lambda self, source: None)
+    linked, _ = embed(path, "full", *flags)
     # Linking finds tea and kitchen, the cup between them, and no entity in the second text.
     encoder: Any = permafrost.open(trained.home).encoder(trained.models["full"], device="cpu")
     fields = {"kind": "linked", "knowledge": {"kind": "triples", "path": str(triples)}}
@@ -246,8 +255,14 @@ BAD_TABLES = {
 
 @pytest.mark.parametrize("name", BAD_TABLES)
 def test_bad_tables_are_refused_and_nothing_is_written(
-    trained: Trained, embed: Callable[..., Any], tmp_path: Path, name: str
+    trained: Trained,
+    embed: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
+    # As if the model had been trained on nodes with types and a relevance.
+    monkeypatch.setattr(TableGraphs, "require_alike", lambda self, source: None)
     file, row, message = BAD_TABLES[name]
     tables = {
         "n.csv": [

@@ -83,17 +83,33 @@ def test_cases_of_several_texts_overlap_by_any_of_them_and_are_in_dev_with_all()
         "test": [[6, 5], [5, 6, 7], [8, 4], [9], [7]],
     }
     cases = {split: [np.array(c) for c in of_split] for split, of_split in texts.items()}
-    assert overlap_of_cases(cases, measured) == {
+    same = np.arange(10)
+    assert overlap_of_cases(cases, same, same, measured) == {
         "overlap": 1 / 5,
         "n_clean_test": 4,
         "clean_test": 0 + 1 + 3 + 4,
         "test_in_dev": 2 / 5,
         "dev_in_train": 1 / 3,
     }
-    found = overlap_of_cases(cases | {"train": []}, measured)
+    found = overlap_of_cases(cases | {"train": []}, same, same, measured)
     assert found == NOTHING | {"test_in_dev": 2 / 5, "dev_in_train": None}
-    found = overlap_of_cases(cases | {"train": [np.arange(10)], "dev": []}, measured)
+    bare = cases | {"train": [np.arange(10)], "dev": []}
+    found = overlap_of_cases(bare, same, same, measured)
     assert found == {"overlap": 1.0, "n_clean_test": 0, "clean_test": None} | ALONE
+
+
+def test_cases_of_equal_texts_with_other_graphs_are_in_no_other_split() -> None:
+    """Of a fixed prompt beside graphs: every text is in train, and no case is."""
+    cases = {"train": [np.array([0])], "dev": [np.array([1]), np.array([2])]}
+    cases["test"] = [np.array([2]), np.array([3])]
+    found = overlap_of_cases(cases, np.zeros(4, np.int64), np.arange(4), measured)
+    assert found == {
+        "overlap": 1.0,
+        "n_clean_test": 0,
+        "clean_test": None,
+        "test_in_dev": 1 / 2,
+        "dev_in_train": 0.0,
+    }
 
 
 def graded(test: list[tuple[int, int, float]], train: list[tuple[int, int]]) -> Corpus:

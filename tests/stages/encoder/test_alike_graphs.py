@@ -55,7 +55,8 @@ def graphs(folder: Path, kind: str, **fields: str) -> dict[str, Any]:
     return {"kind": kind, **given[kind], **fields}
 
 
-UNLIKE = {
+LINKED: dict[str, Any] = {"knowledge": {"kind": "triples"}}
+UNLIKE: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "linked otherwise": ({"linking": "none"}, "tables", "set linking: none"),
     "facts in the text": ({"with_facts": {"kind": "gold"}}, "linked", "name it in 'query'"),
     "of questions": ({"graph_per": "question"}, "linked", "give graphs of kind 'tables'"),
@@ -88,6 +89,11 @@ UNLIKE = {
         "tables",
         "linking is label_in_text, and .*nodes.csv has .* column 'type'; .* so name them in 'type'",
     ),
+    "tables of typed nodes": (
+        {"node_columns": ["type", "relevance"]},
+        "tables",
+        "nodes.csv has neither, and the nodes .* had 'type' and 'relevance'; add 'type' and 'relevance'$",
+    ),
 }
 
 
@@ -95,9 +101,44 @@ UNLIKE = {
 def test_graphs_made_otherwise_than_in_training_are_refused(tmp_path: Path, name: str) -> None:
     source, kind, message = UNLIKE[name]
     given: Any = [TRIPLES[1:]] if kind is None else graphs(tmp_path, kind)
-    fitted().corpus(texts(tmp_path), given, SilentProgress())
+    alike = LINKED if kind == "linked" else {}
+    fitted(**alike).corpus(texts(tmp_path), given, SilentProgress())
     with pytest.raises(InputError, match=message):
-        fitted(**source).corpus(texts(tmp_path), given, SilentProgress())
+        fitted(**alike, **source).corpus(texts(tmp_path), given, SilentProgress())
+
+
+def test_linked_graphs_are_refused_where_those_of_training_were_given(tmp_path: Path) -> None:
+    given = graphs(tmp_path, "linked")
+    for kind in ("graphs", "webnlg_pairs"):
+        with pytest.raises(InputError, match=rf"kind '{kind}'.* give graphs of kind 'tables'"):
+            fitted(kind=kind).corpus(texts(tmp_path), given, SilentProgress())
+
+
+@pytest.mark.parametrize(
+    ("trained", "columns", "message"),
+    [
+        (["type", "relevance"], ["type", "relevance"], None),
+        ([], ["type"], "has 'type', and the nodes .* had neither; take 'type' out$"),
+        (["type"], ["relevance"], "add 'type' and take 'relevance' out$"),
+        (["type", "relevance"], ["type"], "had 'type' and 'relevance'; add 'relevance'$"),
+    ],
+)
+def test_nodes_have_the_columns_of_training(
+    tmp_path: Path, trained: list[str], columns: list[str], message: str | None
+) -> None:
+    given = graphs(tmp_path, "tables")
+    Path(given["nodes"]).unlink()
+    values = {"type": "other", "relevance": "0"}
+    header, *rows = NODES
+    extra = tuple(values[name] for name in columns)
+    table(tmp_path / "nodes.csv", [(*header, *columns), *((*row, *extra) for row in rows)])
+    model = fitted(node_columns=trained) if trained else fitted()
+    if message is None:
+        corpus, _ = model.corpus(texts(tmp_path), given, SilentProgress())
+        assert corpus.graphs.are_scored, "though each score is 0"
+        return
+    with pytest.raises(InputError, match=message):
+        model.corpus(texts(tmp_path), given, SilentProgress())
 
 
 def test_the_graphs_themselves_must_be_given(tmp_path: Path) -> None:
@@ -136,6 +177,7 @@ def test_triples_are_linked_as_the_graphs_of_training() -> None:
 
 def test_facts_are_neither_linked_nor_where_query_nodes_start(tmp_path: Path) -> None:
     model = fitted(
+        **LINKED,
         query_text="question",
         with_facts={"kind": "gold"},
         graph_per="choice",
@@ -164,5 +206,6 @@ def test_nodes_are_scored_for_question_and_choice(
 
     monkeypatch.setattr(NoRelevance, "scores", scores)
     for fields in ({"query": "asked", "answer": "choice"}, {"query": "asked"}, {}):
-        fitted().corpus(texts(tmp_path), graphs(tmp_path, "linked", **fields), SilentProgress())
+        given = graphs(tmp_path, "linked", **fields)
+        fitted(**LINKED).corpus(texts(tmp_path), given, SilentProgress())
     assert scored == ["where is the cup? kitchen", "where is the cup?", TEXT]

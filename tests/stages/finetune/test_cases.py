@@ -8,11 +8,19 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from permafrost.stages.finetune.cases import relevant_grades, require_cases, texts_by_split
+from permafrost.stages.finetune.cases import (
+    alike,
+    items_by_split,
+    relevant_grades,
+    require_cases,
+    texts_of_items,
+)
 from permafrost.stages.finetune.config import FinetuneConfig
 from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_batches import ItemFeatures, RandomRows
 from permafrost.stages.finetune.train import finetune
+from permafrost.stages.graphs.assembling import Item, corpus_of_items
+from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -54,9 +62,9 @@ def test_texts_of_a_search_are_those_of_its_queries() -> None:
     judged = corpus.judgements
     searched = judged.filter(pc.not_equal(judged.column("split"), "train"))
     for one in (corpus, replace(corpus, judgements=searched)):
-        found = texts_by_split(one)
+        texts, found = texts_of_items(one), items_by_split(one)
         assert [len(found[split]) for split in ("train", "dev", "test")] == [10, 4, 4]
-        words = [one.texts[int(text)] for case in found["test"] for text in case]
+        words = [one.texts[int(text)] for case in found["test"] for text in texts[case]]
         assert all(text.startswith("never ") for text in words)
         queries = list(relevant_grades(one, "test"))
         assert words == [one.texts[one.items.column("text")[q].as_py()] for q in queries]
@@ -64,9 +72,23 @@ def test_texts_of_a_search_are_those_of_its_queries() -> None:
 
 def test_texts_of_a_question_are_those_of_its_choices() -> None:
     corpus = questions()
-    found = texts_by_split(corpus)
+    texts, found = texts_of_items(corpus), items_by_split(corpus)
     assert [len(case) for case in found["dev"]] == [2, 3] * 3
-    assert len({int(text) for cases in found.values() for case in cases for text in case}) == 60
+    assert len({int(t) for cases in found.values() for case in cases for t in texts[case]}) == 60
+
+
+def test_items_are_alike_if_their_texts_and_the_contents_of_their_graphs_are() -> None:
+    graphs = GraphCollector(1)
+    one, again, other = (
+        graphs.add(labels, [(0, 0, 1)]) for labels in (["a", "b"], ["a", "b"], ["b", "a"])
+    )
+    items = [Item("x", one), Item("x", again), Item("x", other), Item("x", -1), Item("y", one)]
+    corpus, _ = corpus_of_items(items, graphs, ["r"])
+    found = alike(corpus)
+    assert found[0] == found[1]
+    assert len({*found.tolist()}) == 4
+    bare, _ = corpus_of_items([Item("x", -1), Item("y", -1)], GraphCollector(1), ["r"])
+    assert len({*alike(bare).tolist()}) == 2
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
@@ -101,7 +123,11 @@ def test_relevance_that_nothing_scored_is_refused() -> None:
     with pytest.raises(InputError, match="but the corpus has none: its nodes are not scored"):
         require_cases(config, corpus)
     scores = np.linspace(0, 1, len(corpus.graphs.node_label), dtype=np.float32)
-    scored = replace(corpus, graphs=replace(corpus.graphs, node_relevance=scores))
+    zeros = replace(corpus, graphs=replace(corpus.graphs, are_scored=True))
+    with pytest.raises(InputError, match="its nodes are not scored"):
+        require_cases(config, zeros)
+    graphs = replace(corpus.graphs, node_relevance=scores, are_scored=True)
+    scored = replace(corpus, graphs=graphs)
     require_cases(config, scored)
     _fit(config, scored)
     with pytest.raises(ValidationError, match="relevance is to the text, of which gnn_only sees"):

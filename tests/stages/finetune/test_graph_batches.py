@@ -60,7 +60,7 @@ def test_a_batch_holds_the_graphs_of_its_items() -> None:
 def test_a_hidden_query_leaves_nothing_of_the_text_in_the_graph() -> None:
     corpus = choices()
     scores = np.linspace(0.1, 0.9, len(corpus.graphs.node_label), dtype=np.float32)
-    corpus = replace(corpus, graphs=replace(corpus.graphs, node_relevance=scores))
+    corpus = replace(corpus, graphs=replace(corpus.graphs, node_relevance=scores, are_scored=True))
     items = np.arange(4)
     graphs = graphs_of(corpus)[items]
     shown, hidden = (

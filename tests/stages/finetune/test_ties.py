@@ -12,23 +12,36 @@ from tests.stages.finetune.tiny_graphs import RELATIONS, config_of, data_of
 
 def test_the_highest_score_wins_and_each_of_several_as_often() -> None:
     names = [[f"{n} {at}" for at in range(4)] for n in range(2000)]
-    assert all(chosen(np.array([0.1, 0.3, 0.2, 0.0]), own, 0) == 1 for own in names)
+    assert all(chosen(np.array([0.1, 0.3, 0.2, 0.0]), own, 0, 0) == 1 for own in names)
     scores = np.array([0.5, 0.25, 0.5, 0.5])
-    found = np.bincount([chosen(scores, own, 0) for own in names], minlength=4)
+    found = np.bincount([chosen(scores, own, 0, at) for at, own in enumerate(names)], minlength=4)
     assert found[1] == 0
     assert np.abs(found[[0, 2, 3]] - 2000 / 3).max() < 5 * np.sqrt(2000 * 2 / 9)
     moved = [own[::-1] for own in names]
     for own, back in zip(names[:50], moved, strict=False):
-        assert own[chosen(scores, own, 0)] == back[chosen(scores[::-1], back, 0)], "by the text"
-    assert any(chosen(scores, own, 0) != chosen(scores, own, 1) for own in names), "by the seed"
+        assert own[chosen(scores, own, 0, 5)] == back[chosen(scores[::-1], back, 0, 5)], (
+            "by the text"
+        )
+    assert any(chosen(scores, own, 0, 0) != chosen(scores, own, 1, 0) for own in names), (
+        "by the seed"
+    )
 
 
 def test_of_equal_texts_each_position_is_chosen_as_often() -> None:
     names = [["only", f"twin {n}", "other", f"twin {n}"] for n in range(2000)]
     scores = np.array([0.1, 0.5, 0.2, 0.5])
-    found = np.bincount([chosen(scores, own, 0) for own in names], minlength=4)
+    found = np.bincount([chosen(scores, own, 0, at) for at, own in enumerate(names)], minlength=4)
     assert found[[0, 2]].tolist() == [0, 0]
     assert abs(int(found[1]) - 1000) < 5 * np.sqrt(500)
+
+
+def test_questions_with_the_same_texts_do_not_all_have_the_same_answer() -> None:
+    """A fixed prompt beside each graph, or choices that are always yes and no."""
+    scores = np.zeros(4)
+    for own in (["which graph is right?"] * 4, ["a", "b", "c", "d"]):
+        for seed in range(3):
+            found = np.bincount([chosen(scores, own, seed, at) for at in range(2000)], minlength=4)
+            assert np.abs(found - 500).max() < 5 * np.sqrt(2000 * 3 / 16)
 
 
 def test_scores_tie_to_rounding() -> None:
@@ -38,10 +51,10 @@ def test_scores_tie_to_rounding() -> None:
     near = np.array([one, above], np.float64)
     far = np.array([one, one * np.float32(1.00001)], np.float64)
     names = [[f"{n} a", f"{n} b"] for n in range(64)]
-    assert {chosen(near, own, 0) for own in names} == {0, 1}
-    assert {chosen(far, own, 0) for own in names} == {1}
+    assert {chosen(near, own, 0, 0) for own in names} == {0, 1}
+    assert {chosen(far, own, 0, 0) for own in names} == {1}
     tiny = np.array([1e-9, -1e-9])
-    assert {chosen(tiny, own, 0) for own in names} == {0, 1}, "around 0 of what sums to it"
+    assert {chosen(tiny, own, 0, 0) for own in names} == {0, 1}, "around 0 of what sums to it"
 
 
 def test_answers_by_graphs_alone_do_not_depend_on_the_order_of_choices(pair: Pairs) -> None:

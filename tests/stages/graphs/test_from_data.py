@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 
 import permafrost
 from permafrost.storage.errors import InputError
@@ -147,12 +148,22 @@ WRONG: dict[str, tuple[object, str]] = {
         "has 0.5 as y, expected the number of its class",
     ),
     "no split": (data(split=None), "has None as split, expected text"),
+    "relations elsewhere": (
+        data(edge_type=None, edge_attr=torch.tensor([[0], [1]])),
+        r"has edge_attr and no edge_type, .* in edge_type, or delete edge_attr \(del data.edge_attr\)",
+    ),
+    "weights of edges": (
+        data(edge_type=None, edge_weight=torch.ones(2)),
+        "has edge_weight and no edge_type",
+    ),
     "several types": (HeteroData(), "graph 1 of the data is a HeteroData"),
 }
 NAMES: dict[str, tuple[Any, str]] = {
     "one text": ("isA", r"relations is 'isA', expected a list of names"),
     "a blank one": (["in", " "], r"relations is \['in', ' '\], expected a list of names"),
     "twice": (["in", "in"], "relations names 'in' twice; name every relation once"),
+    "twice but for spaces": (["in", "in "], "names 'in' and 'in ', which are one name without"),
+    "an inverse one": (["in", " ^in"], r"relations names ' \^in'; names that begin with \^"),
 }
 
 
@@ -162,6 +173,38 @@ def test_relations_that_are_no_list_of_names_are_refused(name: str, tmp_path: Pa
     with pytest.raises(InputError, match=message):
         permafrost.graphs_from_data([data()], tmp_path / "mine", relations)
     assert not (tmp_path / "mine").exists()
+
+
+def test_names_of_relations_are_trimmed_as_those_of_tables_are(tmp_path: Path) -> None:
+    fields = permafrost.graphs_from_data([data()], tmp_path, [" atLocation", "in\n"])
+    assert pd.read_parquet(fields["edges"])["relation"].tolist() == ["atLocation", "in"]
+
+
+def test_a_graph_without_nodes_is_a_text_without_a_graph(tmp_path: Path) -> None:
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    bare = {"num_nodes": 0, "node_text": [], "edge_index": none, "text": "tea", "y": 1}
+    empty = Data(**bare, split="test")
+    many = [data(), data(y=0), data(split="dev"), empty]
+    fields = permafrost.graphs_from_data(many, tmp_path / "a", ["atLocation", "in"])
+    assert built(fields).items.column("graph").to_pylist() == [0, 1, 2, -1]
+    judged = [(split, 3, 0, 1) for split in ("train", "dev", "test")]
+    fields = permafrost.graphs_from_data(many, tmp_path / "b", ["atLocation", "in"], judged)
+    assert built(fields).items.column("graph").to_pylist() == [-1, 0]
+    with pytest.raises(InputError, match="none of the 2 graphs has a node; give at least one"):
+        permafrost.graphs_from_data([empty, empty], tmp_path / "c")
+
+
+def test_one_graph_or_a_batch_is_no_list_of_graphs(tmp_path: Path) -> None:
+    # The signature says so too, and tests check it.
+    jaxtyping.config.update("jaxtyping_disable", True)
+    batch = Batch.from_data_list([data(), data()])
+    for wrong, message in (
+        (data(), r"data is a single Data, expected a list of them; give \[data\]"),
+        (HeteroData(), "data is a single HeteroData, expected a list"),
+        (batch, r"of 2 graphs, expected a list of them; give batch.to_data_list\(\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            permafrost.graphs_from_data(wrong, tmp_path / "mine", ["atLocation", "in"])  # type: ignore[arg-type]
 
 
 def test_arrays_of_numpy_are_read_as_tensors_are(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch_geometric.data import Data
 
 from permafrost.stages.corpus.corpus import Corpus
-from permafrost.stages.graphs.assembling import Case, Item, assemble
+from permafrost.stages.graphs.assembling import Case, Item, assemble, corpus_of_items
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.node_types import (
@@ -256,6 +256,22 @@ def test_a_format_that_is_not_known_and_a_plain_corpus_are_refused(tmp_path: Pat
     assert Corpus.load(tmp_path).task == "multiple_choice"
     with pytest.raises(CorruptDataError, match="holds no graphs of format 1"):
         GraphCorpus.load(tmp_path)
+
+
+def test_whether_nodes_are_scored_is_kept_and_does_not_depend_on_the_scores(tmp_path: Path) -> None:
+    for name, relevance in (("scored", [0.0]), ("bare", None)):
+        graphs = GraphCollector(1)
+        graphs.add([], [])
+        graphs.add(["a"], [], relevance=relevance)
+        corpus, _ = corpus_of_items([Item("x", 1)], graphs, ["r"])
+        assert corpus.graphs.are_scored == (relevance is not None)
+        (tmp_path / name).mkdir()
+        corpus.save(tmp_path / name)
+        assert GraphCorpus.load(tmp_path / name) == corpus
+    head = json.loads((tmp_path / "scored" / "graphs.json").read_text())
+    assert head.pop("are_scored")
+    (tmp_path / "scored" / "graphs.json").write_text(json.dumps(head))
+    assert not GraphCorpus.load(tmp_path / "scored").graphs.are_scored, "as it was read before"
 
 
 def test_a_relevance_that_is_no_number_is_refused() -> None:

@@ -211,6 +211,50 @@ def test_a_vocabulary_gives_the_order_and_words_of_relations(tmp_path: Path) -> 
     assert corpus.n_relations == 2 * (3 + 2)
 
 
+def test_names_of_relations_are_trimmed_as_those_of_the_table_are(tmp_path: Path) -> None:
+    fields = write(tmp_path, edges=[EDGES[0], *((*row[:3], f" {row[3]}") for row in EDGES[1:])])
+    more = {"relations": ["in ", " atLocation"], "relation_words": {" in": "is inside"}}
+    corpus = built({**fields, **more})
+    assert corpus.relations == ("in", "atLocation")
+    assert corpus.description(0) == "cup at location kitchen; tea is inside cup"
+    for wrong, message in (
+        ({"relations": ["in", "in "]}, "relations names 'in' and 'in '"),
+        ({"relations": ["in", " "]}, "relations names ' ', which is blank"),
+        ({"relations": ["in", "^in"]}, r"relations names '\^in'; names that begin"),
+        ({"relation_words": {"in": "a", "in ": "b"}}, "relation_words names 'in' and 'in '"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            CORPUS_SOURCES.validate({**fields, **wrong})
+
+
+def test_ids_that_pandas_wrote_as_floats_are_explained(tmp_path: Path) -> None:
+    """A column of whole numbers with a gap is float64: 1.0 in csv, and rounded from 2**53 on."""
+    large = 2**53
+    names = {"g1": large, "g2": large + 1, "": None}
+    nodes, edges = (
+        [rows[0], *((names[str(row[0])], *row[1:]) for row in rows[1:])] for rows in (NODES, EDGES)
+    )
+    fields = write(tmp_path, nodes=nodes, edges=edges)
+    table = pd.read_csv(fields["examples"])
+    table["graph"] = table["graph"].map(names)
+    table.loc[0, "graph"] = None
+    fields["examples"] = str(tmp_path / "examples.parquet")
+    table.to_parquet(fields["examples"])
+    with pytest.raises(
+        InputError,
+        match=r"row 2 of .* has the id 9007199254740992 .* stored as double .* as Int64 or text",
+    ):
+        built(fields)
+    table["graph"] = table["graph"].map({float(large): 1.0})
+    fields = write(tmp_path / "b", nodes=[NODES[0], *((1, *row[1:]) for row in NODES[1:4])])
+    table.to_csv(fields["examples"], index=False)
+    with pytest.raises(
+        InputError,
+        match=r"names the graph '1\.0', .* there is a graph '1', and pandas .* dtype Int64",
+    ):
+        built({**fields, "edges": str(write(tmp_path / "c", edges=EDGES[:1])["edges"])})
+
+
 FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
     "dangling edge": (
         {"edges": [*EDGES, ("g1", 1, 9, "in")]},
