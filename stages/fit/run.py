@@ -61,9 +61,22 @@ class HeadTrainee(Trainee[TaskModel, Batch]):
         return self.train.shuffled(self.config.optim.batch_size, self.config.seed, epoch)
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
-        """The loss of the task."""
+        """The loss of the task.
+
+        Raises:
+            InputError: a layer of a library cannot be computed in the training precision.
+        """
         picked, rows = batch
-        encoded = encode(self.model, self.config.optim.precision, *to_tensors(rows, self.device))
+        precision = self.config.optim.precision
+        try:
+            encoded = encode(self.model, precision, *to_tensors(rows, self.device))
+        except RuntimeError as error:
+            if precision == "float32" or "dtype" not in str(error):
+                raise
+            raise InputError(
+                f"the head {self.config.head.model_dump_json()} cannot be trained in optim.precision "
+                f"{precision}, as a layer of it makes numbers in float32 ({error}); use precision: float32"
+            ) from error
         labels = torch.from_numpy(self.train.labels[picked]).to(self.device)
         return self.model.loss(encoded, labels), len(picked)
 
@@ -99,11 +112,7 @@ def plan_of(optim: OptimConfig, n_examples: int) -> Plan:
 def encode(
     model: TaskModel, precision: str, tokens: Tensor, offsets: Tensor
 ) -> Float[Tensor, "n e"]:
-    """Encodings of texts in float32, computed in the training precision.
-
-    Raises:
-        InputError: a layer of a library cannot be computed in that precision.
-    """
+    """Encodings of texts in float32, computed in the training precision."""
     if precision == "float32":
         return model(tokens, offsets)
     # Casts instead of autocast, which does not apply inside the heads' hand-written backward passes.
@@ -116,15 +125,7 @@ def encode(
         for n, b in model.named_buffers()
         if b.is_floating_point() and not n.rpartition(".")[2].startswith("running_")
     }
-    try:
-        encoded: Tensor = functional_call(model, low, (tokens.bfloat16(), offsets))
-    except RuntimeError as error:
-        if "dtype" not in str(error):
-            raise
-        raise InputError(
-            f"the head {model.pooling.config.model_dump_json()} cannot be trained in optim.precision "
-            f"bfloat16, as a layer of it makes numbers in float32 ({error}); use precision: float32"
-        ) from error
+    encoded: Tensor = functional_call(model, low, (tokens.bfloat16(), offsets))
     return encoded.float()
 
 
