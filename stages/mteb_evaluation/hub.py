@@ -187,7 +187,7 @@ def load_data(task: AbsTask) -> None:
 
 
 def _require_judged(task: AbsTask) -> None:
-    """Before they are fetched, as mteb's loader reads the only split of judgements whatever it is asked for."""
+    """Before they are fetched: mteb's loader reads judgements of one split alone whatever it is asked for."""
     if not (isinstance(task, AbsTaskRetrieval) and _other_splits(task)):
         return
     if type(task).load_data is not AbsTaskRetrieval.load_data:
