@@ -391,8 +391,8 @@ def _refuse_quoted(table: pa.Table, texts: Iterable[str], path: Path) -> None:
 
 
 _QUOTED = (
-    "for a file with quoted fields call it .csv, with 'delimiter: \"\\t\"' beside its files (on the "
-    "command line: --delimiter '\\t')"
+    "for a file with quoted fields call it .csv, with 'delimiter: \"\\t\"' beside its files in kind 'files' "
+    "or 'tables' (on the command line: --delimiter '\\t'); elsewhere save it as jsonl or parquet"
 )
 
 

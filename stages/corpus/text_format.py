@@ -36,15 +36,16 @@ def name_the_delimiter(character: str) -> str:
     shown = "\\t" if character == "\t" else character
     return (
         f"If its fields are separated by {quoted(character)}, write 'delimiter: \"{shown}\"' beside its "
-        f"files (on the command line: --delimiter '{shown}')"
+        f"files in kind 'files' or 'tables' (on the command line: --delimiter '{shown}'); elsewhere save it "
+        f"as jsonl or parquet"
     )
 
 
 def name_the_encoding(example: str) -> str:
     """What to do about text that is not UTF-8."""
     return (
-        f"save it as UTF-8, or name its encoding, such as 'encoding: {example}' beside its files (on the "
-        f"command line: --encoding {example})"
+        f"save it as UTF-8, or in kind 'files' or 'tables' name its encoding, such as 'encoding: {example}' "
+        f"beside its files (on the command line: --encoding {example})"
     )
 
 

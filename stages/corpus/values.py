@@ -129,13 +129,13 @@ def holds_text(kind: pa.DataType) -> bool:
     )
 
 
-def values_of(table: pa.Table, name: str, where: str) -> list[Any]:
-    """The values of a column; raises InputError if one is missing."""
+def values_of(table: pa.Table, name: str, where: str, note: str = "") -> list[Any]:
+    """The values of a column; raises InputError if one is missing, with a note at its end."""
     values = plain(table, name, where)
     if None in values:
         raise InputError(
             f"row {values.index(None) + 1} of {where} has nothing in column {quoted(name)} "
-            f"({values.count(None)} such of {len(values)} rows); remove these rows or fill them"
+            f"({values.count(None)} such of {len(values)} rows); remove these rows or fill them{note}"
         )
     return values
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from permafrost.stages.bounds import MAX_BYTES, MAX_TEXTS
 from permafrost.stages.extraction.capture import ArrayName, Capture
+from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.extraction.facts import BackboneFacts, facts_of, max_length_of
 from permafrost.stages.extraction.files import BackboneConfig, BackboneFiles, find_backbone
-from permafrost.stages.extraction.recipes.inputs import Encoded, UnreadableTextError
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.recipes.plain import PlainRecipe
 from permafrost.stages.extraction.recipes.recipe import (
     Recipe,
     RecipeConfig,
-    encode,
     recipe_identity,
     recipe_of,
     resolve_recipe,
@@ -29,7 +28,6 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName, StoreIdentity, require_same
 from permafrost.storage.features.layout import Codec, StoreSizes, array_spec
 from permafrost.storage.features.record import StoreRecord
-from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
     import transformers
@@ -92,25 +90,8 @@ class ExtractTarget:
         return _tokenizer(self.files)
 
     def encoded(self, texts: Sequence[str]) -> Encoded:
-        """Model input of texts; see `encode`.
-
-        Raises:
-            InputError: as `encode`; or a text has a token that the tokenizer knows and the model does not.
-        """
-        encoded = encode(self.recipe, self.tokenizer, texts, self.max_length)
-        ids, n_known = encoded.token_ids, _n_embedded(self.files)
-        if ids.data.max(initial=0) >= n_known:
-            at = int(np.argmax(ids.data >= n_known))
-            row, token = int(np.searchsorted(ids.offsets, at, side="right")) - 1, int(ids.data[at])
-            name = self.tokenizer.convert_ids_to_tokens(token)
-            raise UnreadableTextError(
-                row,
-                "",
-                f" ({quoted(texts[row])}) has the token {quoted(name)}, whose id is {token:,}, and the "
-                f"model has embeddings of {n_known:,} tokens: it was added to the tokenizer alone. Take it "
-                "out of the text, or resize the model's embeddings and save it again",
-            )
-        return encoded
+        """Model input of texts; see `encode_for`, also for what it raises."""
+        return encode_for(self, self.recipe, texts, self.max_length)
 
     @property
     def store_sizes(self) -> StoreSizes:
@@ -195,13 +176,6 @@ def resolve_backbone(
     facts = facts_of(files)
     max_length = max_length_of(backbone, facts)
     return ResolvedBackbone(backbone, files, facts, max_length, store_dtype, codec)
-
-
-@lru_cache(maxsize=4)
-def _n_embedded(files: BackboneFiles) -> int:
-    from permafrost.stages.extraction.backbone import vocabulary_size
-
-    return vocabulary_size(files)
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from permafrost.stages.corpus.labels import require_told_apart
 from permafrost.stages.corpus.names import CLASS, TEXT, find_column, find_pair
-from permafrost.stages.corpus.table_files import column_names, read_columns
+from permafrost.stages.corpus.table_files import column_names, file_format, read_columns
 from permafrost.stages.corpus.values import holds_lists, holds_text, texts_of, unnested, values_of
 from permafrost.stages.mteb_evaluation.task import LocalTask
 from permafrost.storage.errors import InputError
@@ -132,10 +132,13 @@ def classes_of(table: pa.Table, name: str, where: str) -> list[int | str]:
     Raises:
         InputError: a value is missing, blank or of another type, or two classes differ in spaces alone.
     """
+    note = ""
+    if file_format(Path(where)) in ("csv", "tsv"):
+        note = "; in csv NA, null and nan count as missing, in jsonl and parquet they are names"
     # Integers are often stored as float, and always in jsonl.
     values: list[Any] = [
         int(v) if isinstance(v, float) and v.is_integer() else v
-        for v in values_of(table, name, where)
+        for v in values_of(table, name, where, note)
     ]
     for row, value in enumerate(values, start=1):
         if not isinstance(value, int | str):

@@ -132,10 +132,7 @@ def evaluate_task(config: MtebTask, name: str, embedding: Embedding) -> Evaluati
         value = _mean(scores, key, name)
         examples = example_scores(task, Path(kept), metric, value)
     if not math.isfinite(value):
-        raise InputError(
-            f"the {metric} of {quoted(embedding.method)} on {name} is not a number: all similarities are "
-            f"equal, so the method does not tell these texts apart; choose another method or other layers"
-        )
+        raise _no_number(metric, embedding.method, name, scores)
     n_test = loaded.n_examples if examples is None else len(examples)
     metrics = {
         "metric": metric,
@@ -175,9 +172,29 @@ def _mean(scores: Mapping[str, list[dict[str, Any]]], metric: str, name: str) ->
     return float(sum(row[metric] for row in rows) / len(rows))
 
 
+def _no_number(
+    metric: str, method: str, name: str, scores: Mapping[str, list[dict[str, Any]]]
+) -> InputError:
+    said = f"the {metric} of {quoted(method)} on {name} is not a number: "
+    if metric.endswith(("spearman", "pearson")):
+        return InputError(
+            f"{said}all similarities are equal, so the method does not tell these texts apart; choose "
+            "another method or other layers"
+        )
+    rows = [row for split in scores.values() for row in split]
+    numbers = [
+        key
+        for key in rows[0]
+        if all(isinstance(v := row.get(key), int | float) and math.isfinite(v) for row in rows)
+    ]
+    return InputError(
+        f"{said}mteb gives none for this score on these texts. Numbers are: {', '.join(numbers)}"
+    )
+
+
 def _n_examples(task: "AbsTask") -> int:
-    """Number of rows, or queries, in the evaluated splits."""
-    from permafrost.stages.mteb_evaluation.examples import data_of, rows_of
+    """Number of rows, or queries, in the evaluated splits; of clustering those that mteb draws."""
+    from permafrost.stages.mteb_evaluation.examples import data_of, n_drawn, rows_of
     from permafrost.stages.mteb_evaluation.hub import parts_of
 
     total = 0
@@ -185,7 +202,8 @@ def _n_examples(task: "AbsTask") -> int:
         for subset in part.hf_subsets:
             for split in part.eval_splits:
                 data = data_of(part, subset, split)
-                total += len(data["queries"] if isinstance(data, dict) else rows_of(part, data))
+                n = len(data["queries"] if isinstance(data, dict) else rows_of(part, data))
+                total += n_drawn(part, n)
     return total
 
 

@@ -17,6 +17,7 @@ from datasets import Dataset
 from mteb.abstasks import (
     AbsTask,
     AbsTaskClassification,
+    AbsTaskClustering,
     AbsTaskPairClassification,
     AbsTaskRetrieval,
     AbsTaskSTS,
@@ -201,6 +202,15 @@ def rows_of(task: AbsTask, data: Any) -> Any:
     if isinstance(task, AbsTaskPairClassification) and len(data) == 1:
         return Dataset.from_dict(data[0])
     return data
+
+
+def n_drawn(task: AbsTask, n_rows: int) -> int:
+    """How many of the rows mteb scores: of a clustering a sample, see mteb's AbsTaskClustering."""
+    if not isinstance(task, AbsTaskClustering):
+        return n_rows
+    if task.max_fraction_of_documents_to_embed is not None:
+        return int(task.max_fraction_of_documents_to_embed * n_rows)
+    return min(n_rows, task.max_document_to_embed or n_rows)
 
 
 def single_classes(labels: Sequence[Any]) -> bool:

@@ -1,9 +1,11 @@
 """mteb's tasks by name: looking them up, and loading their data from the hub."""
 
 import difflib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import datasets
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.get_tasks import TASK_LIST, get_task
@@ -55,11 +57,14 @@ def find_task(config: HubTask) -> AbsTask:
     """Look up a task in mteb, without loading its data.
 
     Raises:
-        InputError: mteb has no such task, subset, language or split, or it is not about text.
+        InputError: mteb has no such task, subset or language, or it is not about text; or it is the mean of
+            others, and a split is not one that mteb averages. Whether another task has a split is known
+            once its data are there, see `load_data`.
     """
     metadata = _metadata(config.name)
     _require_known(config, "subsets", list(metadata.hf_subsets))
-    _require_known(config, "splits", list(metadata.eval_splits))
+    if hasattr(metadata, "tasks"):
+        _require_known(config, "splits", list(metadata.eval_splits))
     try:
         task = get_task(
             config.name,
@@ -161,11 +166,14 @@ def load_data(task: AbsTask) -> None:
     """Fetch the data, from the hub or from what is cached of it.
 
     Raises:
-        InputError: the data cannot be loaded.
+        InputError: the data cannot be loaded, or lack a split.
     """
     name = task.metadata.name
     try:
+        _require_judged(task)
         task.load_data()
+    except InputError:
+        raise
     except Exception as error:
         # Without a network the hub client, `datasets` and mteb's own loaders raise different errors.
         raise InputError(
@@ -173,6 +181,45 @@ def load_data(task: AbsTask) -> None:
             f"{type(error).__name__}: {error}. Fetch it once on a machine with a network, or give the same "
             f"data as a task of kind 'local' with the path of a folder"
         ) from error
+
+    for subset in task.hf_subsets:
+        _require_splits(task, _splits_of(task, subset))
+
+
+def _require_judged(task: AbsTask) -> None:
+    """Before they are fetched: mteb's loader reads judgements of one split alone whatever it is asked for."""
+    if not (isinstance(task, AbsTaskRetrieval) and _other_splits(task)):
+        return
+    if type(task).load_data is not AbsTaskRetrieval.load_data:
+        return
+    path, revision = task.metadata.dataset["path"], task.metadata.dataset["revision"]
+    names = datasets.get_dataset_config_names(path, revision)
+    for subset in task.hf_subsets if task.metadata.is_multilingual else ["default"]:
+        judged = f"{subset}-qrels"
+        if subset == "default":
+            judged = "default" if "default" in names else "qrels"
+        _require_splits(task, datasets.get_dataset_split_names(path, judged, revision=revision))
+
+
+def _splits_of(task: AbsTask, subset: str) -> list[str]:
+    """Those that mteb's loader gave."""
+    if isinstance(task, AbsTaskRetrieval):
+        task.convert_v1_dataset_format_to_v2(num_proc=None)  # as mteb does before it evaluates
+    loaded: Any = task.dataset
+    return list(loaded.get(subset, loaded))
+
+
+def _require_splits(task: AbsTask, there: Sequence[str]) -> None:
+    if missing := [split for split in _other_splits(task) if split not in there]:
+        raise InputError(
+            f"the task {task.metadata.name} has no split {quoted(missing[0])}; its dataset {_source(task)} "
+            f"has {', '.join(there)} as mteb loads it; name one of these in 'splits'"
+        )
+
+
+def _other_splits(task: AbsTask) -> list[str]:
+    """Splits that are asked for and that mteb does not list."""
+    return [split for split in task.eval_splits if split not in task.metadata.eval_splits]
 
 
 def load_task(config: HubTask) -> AbsTask:

@@ -21,6 +21,6 @@ class LocalData:
 
     @property
     def n_examples(self) -> int:
-        """Number of scored pairs, texts, queries, or documents with summaries."""
+        """Number of pairs, texts, queries, or documents with summaries."""
         columns = self.tables["queries" if "queries" in self.tables else "test"]
         return len(next(iter(columns.values())))

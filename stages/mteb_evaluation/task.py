@@ -187,6 +187,10 @@ class LocalTask(EvaluationTask):
         """Attributes of mteb's class that are not mteb's defaults."""
         return {}
 
+    def n_scored(self, data: LocalData) -> int:
+        """Number of scored examples."""
+        return data.n_examples
+
     @property
     def category(self) -> TaskCategory:
         """That of its type."""
@@ -245,7 +249,7 @@ class LocalTask(EvaluationTask):
 
         data = self.read()
         task = build_task(self, name, data)
-        return LoadedTask(task, self.score, data.n_examples, data.class_names)
+        return LoadedTask(task, self.score, self.n_scored(data), data.class_names)
 
     def mteb_name(self, name: str) -> str:
         """Its name in the experiment."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.extraction.recipes.inputs import (
     OPENING,
     PLACEHOLDER,
@@ -21,7 +22,7 @@ from permafrost.stages.extraction.recipes.inputs import (
     fill,
     words_around,
 )
-from permafrost.stages.extraction.recipes.recipe import Recipe, encode
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.recipes.sentences import sentence_of_token
 from permafrost.stages.metrics.attention_map import AttentionMap
 from permafrost.stages.probes.curves import Point, ProbeCurves
@@ -65,7 +66,7 @@ def map_attention(
     blocks = config.read_blocks(backbone.sizes)
     text = choose_texts(texts, config.sample)[0] if config.text is None else config.text
     longest = min(max_length, config.max_tokens)
-    encoded = encode(recipe, backbone.tokenizer, [text], longest)
+    encoded = encode_for(backbone, recipe, [text], longest)
     mixings = block_mixings(backbone, encoded, recipe, backbone.sizes.n_layers)
     ids, own = encoded.token_ids[0], own_tokens(encoded, 0)
     ends = own[_sentence_ends(backbone, text, ids[own])]

@@ -22,8 +22,9 @@ from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.attention import holding_attention
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import ArrayName, Index
+from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import Recipe, encode
+from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.probes.curves import Point, ProbeCurves
 from permafrost.stages.sensitivity.config import Readout, require_differentiable
 from permafrost.stages.sensitivity.gradients import BATCH_TOKENS, differentiable
@@ -77,7 +78,7 @@ def measure_path_bound(
     blocks = config.read_blocks(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)
-    encoded = encode(recipe, backbone.tokenizer, chosen, longest)
+    encoded = encode_for(backbone, recipe, chosen, longest)
     depths: list[Index] = [*blocks]
     if config.blocks is None and backbone.sizes.has_final_norm:
         depths.append("final")

@@ -16,8 +16,9 @@ from torch import Tensor
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import Index
+from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout, encode
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout
 from permafrost.stages.sensitivity.config import (
     Readout,
     SensitivityConfig,
@@ -61,7 +62,7 @@ def measure_sensitivity(
     layer = config.read_layer(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)
-    encoded = encode(recipe, backbone.tokenizer, chosen, longest)
+    encoded = encode_for(backbone, recipe, chosen, longest)
     directions = output_directions(backbone.sizes.d_model, config.n_directions, config.seed)
     profiles: list[TextProfile] = []
     progress.start("sensitivity", len(encoded), "texts")

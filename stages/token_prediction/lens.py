@@ -24,8 +24,9 @@ from torch import Tensor
 
 from permafrost.stages.corpus.text_sample import choose_texts
 from permafrost.stages.extraction.backbone import Backbone
+from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.extraction.recipes.inputs import Encoded
-from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout, encode
+from permafrost.stages.extraction.recipes.recipe import Recipe, definite_readout
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.extraction.token_budget import batches
 from permafrost.stages.extraction.unembedding import Unembedding, read_unembedding
@@ -120,8 +121,8 @@ def logit_lens(
     _require_weights(config, recipe)
     unembedding = read_unembedding(backbone.files).to(backbone.device)
     chosen = sorted(choose_texts(texts, config), key=len)
-    encoded = encode(recipe, backbone.tokenizer, chosen, max_length)
-    asked = _asked(config, encoded)
+    encoded = encode_for(backbone, recipe, chosen, max_length)
+    asked = _asked(config, encoded, max_length)
     sums, counts = defaultdict[_Cell, float](float), Counter[_Cell]()
     progress.start("logit lens", len(encoded), "texts")
     try:
@@ -135,6 +136,8 @@ def logit_lens(
             progress.advance(len(indices))
     finally:
         progress.finish()
+    if without := [offset for (offset, _), n in counts.items() if not n]:
+        raise _too_short(config, without[0], encoded, max_length)
     return _scores(config, sums, counts)
 
 
@@ -148,10 +151,11 @@ def require_offsets(
     """
     _require_weights(config, recipe)
     chosen = choose_texts(texts, config)
-    asked = _asked(config, encode(recipe, target.tokenizer, chosen, target.max_length))
+    encoded = encode_for(target, recipe, chosen, target.max_length)
+    asked = _asked(config, encoded, target.max_length)
     for offset, column in zip(config.offsets, asked.data.T, strict=True):
         if (column == NOWHERE).all():
-            raise _too_short(config, offset)
+            raise _too_short(config, offset, encoded, target.max_length)
 
 
 def _require_weights(config: LogitLensConfig, recipe: Recipe) -> None:
@@ -162,12 +166,14 @@ def _require_weights(config: LogitLensConfig, recipe: Recipe) -> None:
         )
 
 
-def _asked(config: LogitLensConfig, encoded: Encoded) -> Ragged:
+def _asked(config: LogitLensConfig, encoded: Encoded, max_length: int) -> Ragged:
     """By text the tokens that each of its tokens is asked for, `[n_tokens, n_offsets]`."""
     start, end = encoded.span_start, encoded.span_end
     targets = following_tokens(encoded.token_ids, start, end, config.offsets)
     if config.prefixes is not None:
-        texts, lengths = draw_prefixes(config.prefixes, encoded, config.offsets, config.seed)
+        texts, lengths = draw_prefixes(
+            config.prefixes, encoded, config.offsets, config.seed, max_length
+        )
         is_drawn = np.zeros(len(targets), dtype=np.bool_)
         is_drawn[encoded.token_ids.offsets[texts] + start[texts] + lengths - 1] = True
         targets[~is_drawn] = NOWHERE
@@ -197,10 +203,14 @@ def _vectors(
                 yield layer, rows, wanted
 
 
-def _too_short(config: LogitLensConfig, offset: int) -> InputError:
+def _too_short(
+    config: LogitLensConfig, offset: int, encoded: Encoded, max_length: int
+) -> InputError:
+    within, longer = "", f"raise min_words ({config.min_words})"
+    if encoded.truncated.any():
+        within, longer = f" within max_length {max_length}", "raise max_length"
     return InputError(
-        f"no text has a token {offset} tokens after another one; raise min_words "
-        f"({config.min_words}) or leave this offset out"
+        f"no text has a token {offset} tokens after another one{within}; {longer} or leave this offset out"
     )
 
 
@@ -230,8 +240,6 @@ def _normed(backbone: Backbone, rows: Tensor) -> Tensor:
 def _scores(
     config: LogitLensConfig, sums: Mapping[_Cell, float], counts: Counter[_Cell]
 ) -> LensScores:
-    if without := [offset for (offset, _), n in counts.items() if not n]:
-        raise _too_short(config, without[0])
     cells = sorted(counts)
     columns = {
         "layer": pa.array([layer for _, layer in cells], pa.int64()),

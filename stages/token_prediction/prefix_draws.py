@@ -37,12 +37,19 @@ class Prefixes(BaseModel):
 
 
 def draw_prefixes(
-    config: Prefixes, encoded: Encoded, offsets: Sequence[int], seed: int
+    config: Prefixes, encoded: Encoded, offsets: Sequence[int], seed: int, max_length: int
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
     """Texts and lengths of the prefixes drawn, in the order of the texts, no prefix twice.
 
     Every prefix has a token at every offset behind it, so that all offsets are asked of the same prefixes.
     What is drawn of a text depends on the seed and on its tokens alone.
+
+    Args:
+        config: how many, and of which lengths.
+        encoded: the texts.
+        offsets: of the tokens that are asked for.
+        seed: decides what is drawn.
+        max_length: tokens per input at which the texts were cut, for messages.
 
     Returns:
         Index of the text, and the prefix's tokens of the text itself, for each example.
@@ -58,9 +65,14 @@ def draw_prefixes(
         place = float(rng.random())
         drawn += [(turn, place, i, t) for turn, t in enumerate(rng.permutation(lengths).tolist())]
     if not drawn:
+        is_cut = encoded.truncated.any()
+        within, longer = ("", "give longer texts")
+        if is_cut:
+            within, longer = f" within max_length {max_length}", "raise max_length"
         raise InputError(
-            f"no text has {config.shortest + max(offsets)} tokens, which the shortest prefix and the "
-            f"farthest offset need; lower prefixes.shortest, or give longer texts"
+            f"no text has {config.shortest + max(offsets)} tokens{within}, which the shortest prefix and the "
+            f"farthest offset need; the longest has {max(n_own)}. Lower prefixes.shortest or leave far "
+            f"offsets out, or {longer}"
         )
     kept = sorted((i, t) for _, _, i, t in sorted(drawn)[: config.n])
     texts, lengths = np.array(kept, dtype=np.int64).T

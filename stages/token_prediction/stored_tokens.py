@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from permafrost.stages.corpus.columns import advice_on_splits
 from permafrost.stages.corpus.corpus import Corpus
 from permafrost.stages.embed.features import StoredFeatures
+from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.token_prediction.targets import NOWHERE, following_tokens
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
@@ -93,24 +94,27 @@ def split_tokens(
         order = _ordered(indices, corpus, seed)
         tokens = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
         if not len(tokens.targets):
-            raise _too_short(split, offset)
+            is_cut = features.store.locate([corpus.digests[i] for i in order]).truncated.any()
+            raise _too_short(split, offset, features.store.identity.max_length if is_cut else None)
         chosen[split] = tokens
     return chosen
 
 
 def require_tokens(
     corpus: Corpus,
-    bounds: Callable[[Sequence[str]], tuple[NDArray[np.int64], NDArray[np.int64]]],
+    encode: Callable[[Sequence[str]], Encoded],
     offset: int,
     seed: int,
+    max_length: int,
 ) -> None:
     """Check that `split_tokens` will find a token in every split; most often its first texts tell.
 
     Args:
         corpus: the texts.
-        bounds: where texts start in their inputs, and end.
+        encode: makes the input of texts.
         offset: of the tokens that are asked for.
         seed: decides about the order of the texts.
+        max_length: tokens per input at which texts are cut.
 
     Raises:
         InputError: a split is missing, or has no token that another one follows at the offset.
@@ -118,19 +122,26 @@ def require_tokens(
     for split, indices in _texts_by_split(corpus).items():
         order = _ordered(indices, corpus, seed)
         blocks = (order[i : i + _TEXTS_AT_A_TIME] for i in range(0, len(order), _TEXTS_AT_A_TIME))
-        inputs = (bounds([corpus.texts[i] for i in block]) for block in blocks)
-        if not any(_n_asked(start, end, offset).any() for start, end in inputs):
-            raise _too_short(split, offset)
+        is_cut = False
+        for inputs in (encode([corpus.texts[i] for i in block]) for block in blocks):
+            if _n_asked(inputs.span_start, inputs.span_end, offset).any():
+                break
+            is_cut |= bool(inputs.truncated.any())
+        else:
+            raise _too_short(split, offset, max_length if is_cut else None)
 
 
 def _ordered(indices: Sequence[int], corpus: Corpus, seed: int) -> list[int]:
     return sorted(indices, key=lambda i: _hash(seed, corpus.digests[i]))
 
 
-def _too_short(split: str, offset: int) -> InputError:
+def _too_short(split: str, offset: int, cut_at: int | None) -> InputError:
+    within, longer = "", "longer texts"
+    if cut_at is not None:
+        within, longer = f" within max_length {cut_at}", "a larger max_length"
     return InputError(
-        f"no text of the split {quoted(split)} has a token {offset} tokens after another one; give "
-        f"longer texts or a smaller offset"
+        f"no text of the split {quoted(split)} has a token {offset} tokens after another one{within}; give "
+        f"{longer} or a smaller offset"
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from permafrost.flows.build import build_graph
 from permafrost.flows.checks import check, require_writable
@@ -127,6 +128,32 @@ def asked(kind: str, model_type: str = "llama", words: str = "snow", **method: A
         content["tasks"]["probed"] = one_file(folder / "probed", rows)
         content["methods"]["method"] = {**HEAD, "tasks": ["task"]}
         content["probes"] = {"p": {"kind": kind, "tasks": ["probed"], "methods": {"curve": method}}}
+
+    return apply
+
+
+def unknown(kind: str, model_type: str = "llama", **method: Any) -> Change:
+    """As `asked`, of texts with a token that was added to the tokenizer alone."""
+
+    def apply(content: Content, folder: Path) -> None:
+        asked(kind, model_type, "snow <extra>", **method)(content, folder)
+        decoder = folder / "decoder"
+        tokenizer = AutoTokenizer.from_pretrained(decoder)
+        n_known = json.loads((decoder / "config.json").read_text())["vocab_size"]
+        tokenizer.add_tokens([f"<more{i}>" for i in range(n_known - len(tokenizer))])
+        tokenizer.add_tokens(["<extra>"])
+        tokenizer.save_pretrained(decoder)
+
+    return apply
+
+
+UNKNOWN = "has the token '<extra>', .* added to the tokenizer alone"
+
+
+def short(change: Change, max_length: int) -> Change:
+    def apply(content: Content, folder: Path) -> None:
+        change(content, folder)
+        content["backbone"]["max_length"] = max_length
 
     return apply
 
@@ -310,6 +337,21 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "too few tokens for an offset of a lens": (
         asked("logit_lens", "gpt2", min_words=1, offsets=[1, 40]),
         "no text has a token 40 tokens after another one",
+    ),
+    "too few tokens for a lens within max_length": (
+        short(asked("logit_lens", "gpt2", min_words=1, offsets=[1, 5]), 4),
+        "has a token 5 tokens after another one within max_length 4; raise max_length or leave",
+    ),
+    "too few tokens within max_length": (
+        short(asked("next_token", "gpt2", offset=5), 4),
+        "5 tokens after another one within max_length 4; give a larger max_length or a smaller offset",
+    ),
+    "a token without an embedding, lens": (unknown("logit_lens", "gpt2", min_words=1), UNKNOWN),
+    "a token without an embedding, sensitivity": (unknown("sensitivity", min_words=1), UNKNOWN),
+    "a token without an embedding, path bound": (unknown("path_bound", min_words=1), UNKNOWN),
+    "a token without an embedding, map": (
+        unknown("attention_map", text="snow <extra> ice"),
+        UNKNOWN,
     ),
     "no such score": (
         scored,

@@ -198,6 +198,8 @@ def test_data_of_the_hub_are_the_same_however_they_are_named() -> None:
     assert one == parts(name="STSBenchmark") == parts(name="STSBenchmark", languages=("eng",))
     assert one.isdisjoint(parts(name="SICK-R"))
     assert not parts(name="STS17").isdisjoint(parts(name="STS17", subsets=("en-en",)))
+    # Three of mteb's tasks are configurations of one dataset.
+    assert parts(name="LEMBNarrativeQARetrieval").isdisjoint(parts(name="LEMBQMSumRetrieval"))
     task = {"kind": "similarity", "text": "sentence1", "text_pair": "sentence2", "label": "score"}
     splits = {"train": "train[:900]", "dev": "validation", "test": "test[:300]"}
     source = HubCorpus.model_validate(
@@ -205,6 +207,9 @@ def test_data_of_the_hub_are_the_same_however_they_are_named() -> None:
     )
     facts = {"source": {"path": "mteb/stsbenchmark-sts", "commit": "0" * 40}}
     assert source.tested_on(facts) == one
+    source = source.model_copy(update={"config": "toxicchat0124", "splits": {"test": "test"}})
+    facts = {"source": {"path": "lmsys/toxic-chat", "commit": "0" * 40}}
+    assert source.tested_on(facts) == parts(name="ToxicChatClassification")
 
 
 @pytest.mark.deep

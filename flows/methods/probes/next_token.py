@@ -1,10 +1,7 @@
 """How well the next token is predicted from each layer: `kind: next_token`."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from permafrost.flows.context import RunContext
@@ -93,12 +90,8 @@ class ProbeNextToken(Stage):
         method, target = _config(node), context.bare_target(node)
         require_prefixes(target.recipe, target.sizes)
         require_unembedding(target.files)
-
-        def bounds(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            encoded = target.encoded(texts)
-            return encoded.span_start, encoded.span_end
-
-        require_tokens(context.corpus(node.input("corpus")), bounds, method.offset, method.seed)
+        corpus = context.corpus(node.input("corpus"))
+        require_tokens(corpus, target.encoded, method.offset, method.seed, target.max_length)
 
 
 def _config(node: Node) -> NextTokenConfig:

@@ -16,6 +16,8 @@ from permafrost.stages.mteb_evaluation.texts import drawn_rows
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
+_OF_TWO_CLASSES = ("ap", "ap_weighted")
+
 
 class ClassificationTask(LocalTask):
     """Logistic regression on a few vectors per class, repeated several times."""
@@ -73,6 +75,12 @@ class ClassificationTask(LocalTask):
             raise InputError(
                 f"all rows of {self.file('train')} have the same class, so there is nothing to learn; name "
                 f"another column as label"
+            )
+        if self.score in _OF_TWO_CLASSES and len(in_test) != 2:
+            others = ", ".join(s for s in self.scores if s not in _OF_TWO_CLASSES)
+            raise InputError(
+                f"main_score is {quoted(self.score)}, which mteb has for a test of two classes alone, but "
+                f"{self.file('test')} has {len(in_test)}; take one of {others}"
             )
         # If test has two classes, mteb requires the indices 0 and 1 for them.
         first = in_test if len(in_test) == 2 else set[int | str]()

@@ -62,6 +62,10 @@ class ClusteringTask(LocalTask):
         """The texts that mteb draws."""
         return {"text": sampled(data.tables["test"]["sentences"], self.max_documents)}
 
+    def n_scored(self, data: LocalData) -> int:
+        """The texts that mteb draws."""
+        return len(self.asked_texts(data)["text"])
+
     def mteb_class(self) -> Any:
         """See `LocalTask.mteb_class`."""
         from mteb.abstasks import AbsTaskClustering

@@ -34,7 +34,8 @@ class HubTask(EvaluationTask):
     subsets: tuple[str, ...] = ()
     """Only these subsets of the dataset; all if not given."""
     splits: tuple[str, ...] = ()
-    """Only these splits; mteb's default splits if not given."""
+    """Only these splits of the dataset, also such as mteb does not score (`train`, `validation`); mteb's
+    default splits if not given."""
 
     @property
     def category(self) -> TaskCategory:
@@ -61,11 +62,12 @@ class HubTask(EvaluationTask):
         return hub_facts(self, find_task(self))
 
     def scored_on(self, facts: Mapping[str, Any]) -> frozenset[str]:
-        """Dataset, subset and split of each part, whatever commit of it is read."""
+        """Dataset, configuration and split of each part, whatever commit of it is read: mteb names the
+        configuration with the dataset, or it is a subset."""
         sources: Any = facts["dataset"]
         of_parts = sources if isinstance(sources, list) else [sources]
         return frozenset(
-            f"{source['path']} {subset} {split}"
+            f"{source['path']} {_configuration(source.get('name'), subset)} {split}"
             for source in of_parts
             for subset in facts["subsets"]
             for split in facts["splits"]
@@ -92,3 +94,9 @@ class HubTask(EvaluationTask):
         from permafrost.stages.mteb_evaluation.hub import prompts_by_name
 
         return prompts_by_name(self.name)
+
+
+def _configuration(name: str | None, subset: str) -> str:
+    if name is None or subset == name:
+        return subset
+    return name if subset == "default" else f"{name} {subset}"

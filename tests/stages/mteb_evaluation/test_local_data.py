@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -244,6 +245,26 @@ def test_an_empty_task_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     empty(name)(write_task(tmp_path, kind))
     with pytest.raises(InputError, match=f"{name}.parquet has no rows.* give"):
         task(tmp_path, kind).read()
+
+
+def test_average_precision_is_refused_where_test_has_not_two_classes(tmp_path: Path) -> None:
+    folder = write_task(tmp_path, "classification")
+    asked = task(tmp_path, "classification", main_score="ap")
+    with pytest.raises(
+        InputError, match=r"is 'ap', .* two classes alone, .* has 3; take one of acc"
+    ):
+        asked.read()
+    rows = pq.read_table(folder / "test.parquet")
+    pq.write_table(rows.filter(pc.less(rows["label"], 2)), folder / "test.parquet")
+    assert set(asked.read().tables["test"]["label"]) == {0, 1}
+
+
+def test_class_names_that_csv_reads_as_missing_are_told_as_such(tmp_path: Path) -> None:
+    folder = tmp_path / "clustering"
+    folder.mkdir()
+    (folder / "test.csv").write_text("text,label\na,1\nb,NA\n")
+    with pytest.raises(InputError, match=r"row 2 .* nothing in .*; in csv NA, null and nan count"):
+        task(tmp_path, "clustering").read()
 
 
 def test_training_texts_of_one_class_cannot_be_told_apart(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Tasks of mteb by name, and named suites of them."""
 
+from pathlib import Path
 from typing import Any
 
 import mteb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from permafrost.stages.mteb_evaluation import SUITE_NAMES, HubTask, suite, task_facts
@@ -120,7 +123,7 @@ def test_languages_keep_the_subsets_that_have_no_other() -> None:
         ({"name": "STSBenchmarc"}, "no task 'STSBenchmarc' among its .* near it are STSBenchmark"),
         ({"name": "qqqqqqqq"}, "no task 'qqqqqqqq' among its .*documentation"),
         ({"name": "STS17", "subsets": ("xx",)}, "has no subset 'xx'; it has .*en-en"),
-        ({"name": "STS12", "splits": ("dev",)}, "has no split 'dev'; it has test"),
+        ({"name": "CQADupstackRetrieval", "splits": ("dev",)}, "has no split 'dev'; it has test"),
         ({"name": "STS12", "languages": ("deu",)}, "STS12 .* deu"),
         ({"name": "CIFAR10"}, "is about image"),
         (
@@ -143,3 +146,52 @@ def test_without_a_hub_the_task_and_the_way_out_are_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(task, "load_data", offline)
     with pytest.raises(InputError, match=r"STS12 .*mteb/sts12.*no route.*kind 'local'"):
         load_data(task)
+
+
+def folder_of_splits(folder: Path, tables: dict[str, dict[str, list[Any]]]) -> Path:
+    """A dataset as the hub has them; its tables by `configuration/split`."""
+    configs: dict[str, list[str]] = {}
+    for name, columns in tables.items():
+        config, split = name.split("/")
+        path = folder / config / f"{split}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), path)
+        configs.setdefault(config, []).append(
+            f"  - split: {split}\n    path: {config}/{split}.parquet\n"
+        )
+    listed = [f"- config_name: {c}\n  data_files:\n{''.join(f)}" for c, f in configs.items()]
+    (folder / "README.md").write_text(f"---\nconfigs:\n{''.join(listed)}---\n")
+    return folder
+
+
+def task_from(folder: Path, name: str, *splits: str) -> Any:
+    """A task of mteb with the dataset in a folder."""
+    task = find_task(HubTask(name=name, splits=splits))
+    dataset = {**task.metadata.dataset, "path": str(folder)}
+    task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+    return task
+
+
+def test_splits_that_mteb_does_not_score_are_loaded_and_others_refused(tmp_path: Path) -> None:
+    rows = {"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}
+    folder = folder_of_splits(tmp_path, {"default/validation": rows, "default/test": rows})
+    task = task_from(folder, "STSBenchmark", "validation")
+    load_data(task)
+    assert task.eval_splits == ["validation"]
+    says = "STSBenchmark has no split 'dev'; its dataset .* has validation, test as mteb"
+    with pytest.raises(InputError, match=says):
+        load_data(task_from(folder, "STSBenchmark", "dev"))
+
+
+def test_a_search_without_judgements_of_a_split_is_refused(tmp_path: Path) -> None:
+    """mteb's loader would read those of the only split that there is."""
+    texts, judged = {"_id": ["1"], "text": ["a"]}, {"query-id": ["1"], "corpus-id": ["1"]}
+    tables = {
+        "default/test": judged | {"score": [1]},
+        "corpus/corpus": texts | {"title": [""]},
+        "queries/queries": texts,
+    }
+    folder = folder_of_splits(tmp_path, tables)
+    load_data(task_from(folder, "SciFact", "test"))
+    with pytest.raises(InputError, match=r"SciFact has no split 'train'; its dataset .* has test"):
+        load_data(task_from(folder, "SciFact", "train"))

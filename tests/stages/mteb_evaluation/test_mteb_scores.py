@@ -21,8 +21,9 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, v_measure_score
 
-from permafrost.stages.mteb_evaluation import evaluate_task
+from permafrost.stages.mteb_evaluation import evaluate_task, examples, running
 from permafrost.stages.mteb_evaluation.build import build_task
+from permafrost.stages.mteb_evaluation.examples import n_drawn
 from permafrost.stages.mteb_evaluation.running import run_task
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
@@ -107,6 +108,25 @@ def test_clustering(folder: Path) -> None:
         chosen = draw.choices(range(len(vectors)), k=16_384)
         scores.append(v_measure_score(labels[chosen], model.fit_predict(vectors[chosen])))
     assert main_score(folder, "clustering") == pytest.approx(np.mean(scores), abs=1e-9)
+
+
+def test_clustering_counts_the_texts_that_mteb_draws(folder: Path) -> None:
+    config = task(folder, "clustering", max_documents=10)
+    assert evaluate_task(config, "clustering", embedding()).metrics["n_test"] == 10
+    built = build_task(config, "x", config.read())
+    assert [n_drawn(built, n) for n in (9, 45)] == [9, 10]
+    built.max_document_to_embed, built.max_fraction_of_documents_to_embed = None, 0.1
+    assert n_drawn(built, 45) == 4
+
+
+def test_a_score_that_mteb_has_no_number_for_is_told_with_those_that_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"test": [{"accuracy": np.nan, "f1": 0.5, "hf_subset": "default"}]}
+    monkeypatch.setattr(running, "run_task", lambda *_: scores)
+    monkeypatch.setattr(examples, "example_scores", lambda *_: None)
+    with pytest.raises(InputError, match=r"is not a number: mteb gives none .* Numbers are: f1$"):
+        evaluate_task(task(folder, "classification"), "x", embedding())
 
 
 def ranked(data: Any) -> dict[str, dict[str, float]]:

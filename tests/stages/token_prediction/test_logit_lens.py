@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -289,20 +290,24 @@ def test_prefixes_are_drawn_once_from_the_lengths_that_are_there(decoder: Decode
     batch = encoded(decoder("llama"))
     n_own = (batch.span_end - batch.span_start).tolist()
     config = Prefixes(n=99, shortest=3, longest=12)
-    texts, lengths = draw_prefixes(config, batch, OFFSETS, seed=0)
+    texts, lengths = draw_prefixes(config, batch, OFFSETS, seed=0, max_length=60)
     every = {(i, t) for i, n in enumerate(n_own) for t in range(3, min(12, n - max(OFFSETS)) + 1)}
     assert [*zip(texts.tolist(), lengths.tolist(), strict=True)] == sorted(every)
     # A second one of a text only when every text has one.
-    first = draw_prefixes(config.model_copy(update={"n": 2}), batch, OFFSETS, seed=0)
+    first = draw_prefixes(config.model_copy(update={"n": 2}), batch, OFFSETS, 0, 60)
     assert len({*first[0].tolist()}) == 2
     # What is drawn of a text does not depend on the others, but on the seed.
-    alone = [
-        draw_prefixes(config.model_copy(update={"n": 1}), batch.take(np.array([2])), OFFSETS, seed)
-        for seed in range(9)
-    ]
+    one = config.model_copy(update={"n": 1})
+    alone = [draw_prefixes(one, batch.take(np.array([2])), OFFSETS, seed, 60) for seed in range(9)]
     assert len({int(t[0]) for _, t in alone}) > 1
-    with pytest.raises(InputError, match="no text has 104 tokens"):
-        draw_prefixes(Prefixes(shortest=100, longest=100), batch, OFFSETS, seed=0)
+    far = Prefixes(shortest=100, longest=100)
+    whole = replace(batch, truncated=np.zeros(len(batch), dtype=np.bool_))
+    says = f"no text has 104 tokens, .*; the longest has {max(n_own)}.* or give longer texts"
+    with pytest.raises(InputError, match=says):
+        draw_prefixes(far, whole, OFFSETS, 0, 60)
+    cut = replace(batch, truncated=np.ones(len(batch), dtype=np.bool_))
+    with pytest.raises(InputError, match=r"104 tokens within max_length 60, .* raise max_length"):
+        draw_prefixes(far, cut, OFFSETS, 0, 60)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3"])
