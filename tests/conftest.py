@@ -38,6 +38,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests are spread over processes by group, a file's stay together, and so do files that share a
     Dask cluster, or Prefect's server without one: to start these costs a process 20 s of the processor."""
+    _leave_few(items)
     uses = dict[Path, set[str]]()
     for item in items:
         uses.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
@@ -53,6 +54,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             longest[item.path] = max(longest[item.path], mark.args[0])
     servers = {"scheduler", "prefect_server", "server"}
     items.sort(key=lambda item: (-longest[item.path], not uses[item.path] & servers))
+
+
+def _leave_few(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked `few(n)`, those that are not among n spread evenly become deep."""
+    cases = dict[str, list[pytest.Item]]()
+    for item in items:
+        if item.get_closest_marker("few"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for mine in cases.values():
+        mark = mine[0].get_closest_marker("few")
+        assert mark is not None
+        n = min(mark.args[0], len(mine))
+        kept = {i * len(mine) // n for i in range(n)}
+        for place, item in enumerate(mine):
+            if place not in kept:
+                item.add_marker(pytest.mark.deep)
 
 
 @pytest.hookimpl(wrapper=True)

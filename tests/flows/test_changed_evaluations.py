@@ -37,6 +37,7 @@ def turn_round(folder: Path) -> None:
     pq.write_table(table.set_column(at, "score", pc.negate(table.column("score"))), path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("which", ["test", "dev"])
 def test_scores_that_change_before_they_are_read_again_are_refused(
     which: str, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

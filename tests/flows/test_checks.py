@@ -427,6 +427,7 @@ def write(folder: Path, content: Content) -> Path:
     return path
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", REFUSED)
 def test_plan_and_run_refuse_the_same_and_write_nothing(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str

@@ -116,6 +116,7 @@ def graph(file: Path) -> Graph:
     return build_graph(load_experiment(file)).graph
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("cls", "name", "field", "inner"), EDITED)
 def test_an_edit_changes_its_own_nodes_and_what_is_made_from_them(
     file: Path,

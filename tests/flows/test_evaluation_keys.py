@@ -52,6 +52,7 @@ ALL = {(m, t) for m in ("mean", "asked", "VA auto", "head") for t in ("sts", "re
 OF = {m: {(m, "sts"), (m, "retrieval")} for m in ("mean", "asked", "VA auto", "head")}
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("change", "touched"),
     [

@@ -212,6 +212,7 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
     assert not look(path, home).plan().n_tokens
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_the_report_can_be_made_again(first_run: tuple[Path, Path, PipelineResult]) -> None:
     path, home, result = first_run

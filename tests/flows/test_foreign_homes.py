@@ -80,6 +80,7 @@ OF_A_SCHEDULER = "flows/engine/sent.py"
 """Unpickles what Dask hands to its function, as Dask itself would. Nothing of it is from a home."""
 
 
+@pytest.mark.deep
 def test_our_code_unpickles_nothing_and_trusts_no_code_of_others() -> None:
     for folder in ("flows", "stages", "storage"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -280,6 +280,7 @@ def test_what_changes_runs_again_and_nothing_else(
     }
 
 
+@pytest.mark.deep
 def test_graphs_of_chosen_cases_are_drawn_and_nothing_is_trained_for_it(
     folder: Path, first_run: tuple[Path, Path, PipelineResult], tmp_path: Path
 ) -> None:
@@ -372,6 +373,7 @@ def test_nothing_is_drawn_where_nothing_is_trained() -> None:
     assert tuned.loss_on("unlabelled") == "retrieval"
 
 
+@pytest.mark.deep
 def test_a_search_has_a_row_of_the_frozen_backbone(folder: Path, tmp_path: Path) -> None:
     searches = [
         ("split", "query", "query_graph", "document", "document_graph", "label"),

@@ -60,6 +60,7 @@ def test_an_ensemble_of_prompts_is_refused(tiny_bert: Path) -> None:
         )
 
 
+@pytest.mark.deep
 def test_the_report_shows_the_weights_of_the_others(tiny_bert: Path, tmp_path: Path) -> None:
     fields = {
         "capture": "hidden=2@tokens",

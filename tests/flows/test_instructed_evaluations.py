@@ -81,6 +81,7 @@ def instructions(dag: Looked, method: str, task: str) -> dict[str, str | None]:
     return {role: ids[0]["recipe"].get("instruction") for role, ids in stores.items()}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "n_cells"),
     [

@@ -108,6 +108,7 @@ def test_a_head_does_not_start_from_encoders_of_other_latents(
     assert not [*home.glob("artifacts/*")]
 
 
+@pytest.mark.deep
 def test_heads_start_from_a_sum_and_from_classified_pairs(
     files: dict[str, str], tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def experiment(backbone: Path, source: Source) -> dict[str, Any]:
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "grows", [grows_jsonl, grows_parquet, grows_folder, grows_parts, grows_dataset]
 )

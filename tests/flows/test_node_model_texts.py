@@ -11,6 +11,7 @@ from tests.flows.test_graph_text_experiment import FULL, SOURCE
 from tests.stages.extraction.tiny_models import save_model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("own", [True, False])
 def test_texts_are_extracted_by_the_model_of_nodes_too(tmp_path: Path, own: bool) -> None:
     """With a backbone of their own, and by the experiment's backbone, read at another place."""

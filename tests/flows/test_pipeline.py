@@ -142,6 +142,7 @@ def test_a_run_that_finds_everything_lays_its_graph_out_once_and_waits_for_nothi
     assert waits == [41], "what was computed is recorded first"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("override", "computed"),
     [

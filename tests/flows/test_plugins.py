@@ -190,6 +190,7 @@ def stages() -> list[type[Stage]]:
     return found
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.__name__)
 def test_a_stage_depends_on_no_kind_that_was_not_chosen(stage: type[Stage]) -> None:
     kinds = {

@@ -66,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.deep
 def test_a_tuned_pooling_is_trained_scored_and_reported(folder: Path, tmp_path: Path) -> None:
     content = experiment(folder)
     content["methods"] = {name: content["methods"][name] for name in ("VA untuned", "Finetune-VA")}

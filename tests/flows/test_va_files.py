@@ -192,6 +192,7 @@ def untuned(name: str, stand_ins: Path) -> ExperimentGraph:
     return build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
     nodes = tuned(name, stand_ins)
@@ -211,7 +212,8 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("name", short(UNTUNED, "table1"))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", UNTUNED)
 def test_a_file_without_training_plans_and_has_the_papers_rows(
     name: str, stand_ins: Path, tmp_path: Path
 ) -> None:
@@ -273,6 +275,7 @@ def test_a_file_of_probes_plans_and_has_the_papers_curves(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backbone", SETS)
 def test_layers_are_the_papers_counted_from_one(backbone: str, stand_ins: Path) -> None:
     nodes = untuned(f"paper/tables1to4_{backbone}", stand_ins)
@@ -293,6 +296,7 @@ def test_layers_are_the_papers_counted_from_one(backbone: str, stand_ins: Path) 
         assert list(read) == expected
 
 
+@pytest.mark.deep
 def test_targets_differ_as_in_the_paper_and_nothing_else(stand_ins: Path) -> None:
     for name in ROWS:
         methods = tuned(name, stand_ins).experiment.methods

@@ -81,6 +81,7 @@ class _Recorder:
 # Learning
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["mean", "max", "scorer", "glot"])
 def test_a_head_learns_a_class_that_one_token_gives_away(kind):
     optim = OptimConfig(lr=2e-2, batch_size=16, max_epochs=12)
@@ -228,12 +229,14 @@ def test_a_wrong_grid_names_the_field_and_what_exists(grid, says):
 # Determinism
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(kind):
     same_fit(_fit(_config(kind)), _fit(_config(kind)))
     assert _fit(_config(kind, seed=4)).history != _fit(_config(kind)).history
 
 
+@pytest.mark.deep
 def test_fits_side_by_side_in_threads_equal_fits_alone():
     configs = [_config(kind, seed=seed) for kind in ("scorer", "glot") for seed in (1, 2)]
     data = make_data()

@@ -353,6 +353,7 @@ def by_the_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> N
         monkeypatch.delitem(sys.modules, f"{name}.a_kind_in_the_tree", raising=False)
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("way", [by_file, by_entry_point, by_registering, by_the_tree])
 @pytest.mark.parametrize("category", all_categories(), ids=lambda c: c.noun)
 def test_every_category_has_every_way_in(

@@ -330,6 +330,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("case", CASES)
 def test_a_change_is_found_through(package: Package, case: str) -> None:
     files, edited = CASES[case]

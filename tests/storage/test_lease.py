@@ -99,6 +99,7 @@ def test_a_lease_has_its_age_by_the_clock_of_the_object_store(
     assert not [name for name in server.objects if "writer.lease" in name]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b'{"pid": "x"}', b'{"pid": 1e999, "host": "x"}', b"\xff\x00"],

@@ -38,6 +38,7 @@ WORK = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "work",
     [

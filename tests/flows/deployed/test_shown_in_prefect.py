@@ -155,6 +155,7 @@ def test_a_run_is_shown_with_names_tags_states_counts_logs_and_its_report(
     assert str(folder / "report.html") in shown.replace("\\", "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("wrong", "message"),

@@ -226,6 +226,7 @@ def changed(source: TaskSource, field: str, folder: Path) -> TaskSource | None:
 KINDS = [k for k, source in CORPUS_SOURCES.kinds().items() if not issubclass(source, LinkedSource)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_a_source_is_among_its_facts(kind: str, tmp_path: Path) -> None:
     write(tmp_path)

@@ -120,6 +120,7 @@ def _embed(features: StoredFeatures, **fields: object) -> np.ndarray:
     return embed(EmbedConfig.model_validate(fields), features, QUIET)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", each_family(OUTPUT_PROJECTIONS))
 def test_wva_is_what_the_output_projection_reads(
     model: Callable[[str], Path], features: Callable[..., StoredFeatures], model_type: str

@@ -75,6 +75,7 @@ def bert_home(model_folder: ModelFolder, tmp_path: Path) -> Home:
     return home_with_features(tmp_path / "home", model_folder("bert"), "hidden=all@tokens")
 
 
+@pytest.mark.few(2)
 @diagonal(
     {
         "model_type,recipe,store_dtype": [
@@ -364,6 +365,7 @@ def by_the_store(
     return finish(config, embed_ensemble(parts, config.combine), members[0].name)
 
 
+@pytest.mark.few(3)
 @diagonal(
     {
         "fields": METHODS,

@@ -120,6 +120,7 @@ def test_a_classifier_of_texts_is_a_chain_of_modules(
     assert "logistic classifier, c 0.1" in card
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("vectors", "facts", "why"),
     [

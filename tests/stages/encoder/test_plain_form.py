@@ -58,6 +58,7 @@ def by_library(folder: Path, texts: list[str]) -> np.ndarray:
     return model.encode(texts, show_progress_bar=False, batch_size=3)
 
 
+@pytest.mark.few(2)
 @diagonal(
     {
         "model_type": list(CUT),
@@ -84,6 +85,7 @@ def test_poolings_of_any_block_of_an_encoder(
     assert not list(tmp_path.glob(".draft-*"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", each_family(WHOLE))
 def test_poolings_behind_the_final_norm(
     model_folder: ModelFolder, tmp_path: Path, model_type: str

@@ -130,6 +130,7 @@ DAMAGE: dict[str, tuple[str, Damage]] = {
 }
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_told_before_weights_are_loaded(
     name: str, models: dict[str, Path], tmp_path: Path

@@ -51,6 +51,7 @@ from tests.stages.extraction.small_extraction import (
 from tests.stages.extraction.tiny_models import TEXTS
 
 
+@pytest.mark.few(1)
 @diagonal(
     {
         "model_type": ["bert", "llama", "gemma2"],

@@ -65,6 +65,7 @@ def reference(both: Pair, ids: np.ndarray, seen: Tensor):
         )
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_states_are_those_of_transformers_with_the_same_mask(

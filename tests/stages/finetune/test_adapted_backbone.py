@@ -88,6 +88,7 @@ def captured(backbone: Backbone) -> Mapping[str, Tensor]:
     return forward(backbone, encoded(backbone), EVERYTHING, resolved(backbone, "plain"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "train"),
     [

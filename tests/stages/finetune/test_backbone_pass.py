@@ -51,6 +51,7 @@ def word_tokens(pair: Pair, n: int) -> Tensor:
     return layer(torch.full((n,), WORD)).detach()  # type: ignore[misc]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_without_a_graph_token_it_is_the_cached_row(pair: Pairs, family: str) -> None:
     both = pair(family)

@@ -21,6 +21,7 @@ CORPORA = {"pairs": pairs, "questions": questions, "retrieval": retrieval}
 GT2VEC: dict[str, object] = {"kind": "gt2vec", "description": "none"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "part", "what"),
     [

@@ -17,6 +17,7 @@ from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, questio
 CORPORA = {"pairs": pairs, "questions": questions, "retrieval": retrieval}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CORPORA)
 @pytest.mark.parametrize("kind", ["gt2vec", pytest.param("text_only", marks=pytest.mark.deep)])
 def test_every_weight_of_an_encoder_is_trained_with_a_model_and_scored(

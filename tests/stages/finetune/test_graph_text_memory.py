@@ -24,6 +24,7 @@ from tests.stages.finetune.tiny_graphs import (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "at_a_time"), [("pairs", 3), ("questions", 1), ("retrieval", 3)])
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(
     pair: Pairs, name: str, at_a_time: int

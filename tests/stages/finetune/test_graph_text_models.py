@@ -141,6 +141,7 @@ def test_scores_without_the_cases_whose_texts_train_has(pair: Pairs, name: str) 
     assert (metrics["test_in_dev"], metrics["dev_in_train"]) == (0, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CORPORA)
 def test_the_alignment_curve_is_the_distance_of_the_branches_on_dev(pair: Pairs, name: str) -> None:
     data = data_of(CORPORA[name](), pair("bert").backbone)

@@ -202,6 +202,7 @@ def test_decay_may_spare_vectors_and_is_decoupled(pair: Pairs) -> None:
         assert torch.allclose(p, before[name] * shrunk), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_a_stopped_training_goes_on_with_the_result_it_would_have_had(
     pair: Pairs, tmp_path: Path, after: int

@@ -43,6 +43,7 @@ def loss_of(config: FinetuneConfig, data: FinetuneData) -> float:
     return float(trained.loss(trained.batches(1)[0])[0].detach())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CORPORA)
 def test_the_branches_losses_are_weighted(pair: Pairs, name: str) -> None:
     """Equation 6 with weights: a x graph + b x description + lambda x alignment."""
@@ -130,6 +131,7 @@ def mapping(corpus: Any, model: dict[str, object], **changes: object) -> Finetun
     return config_of(corpus, model, loss={"kind": "retrieval", "z_map": "linear"}, **changes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["gt2vec", "qa_gnn", "text_only"])
 def test_a_search_may_train_a_linear_map_of_embeddings(pair: Pairs, kind: str) -> None:
     data = data_of(retrieval(), pair("bert").backbone)

@@ -90,6 +90,7 @@ def test_every_family_is_counted() -> None:
     assert COUNTS.keys() == FAMILIES.keys()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", COUNTS)
 def test_adapters_are_where_the_roles_say_and_start_as_the_base(
     own: Own, pair: Pairs, family: str
@@ -303,6 +304,7 @@ def tuned_gradients(
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "bert", "mpnet"])
 def test_recomputed_blocks_draw_what_they_drew(own: Own, stored: Stored, family: str) -> None:
     data = stored(family)

@@ -94,6 +94,7 @@ def test_norms_of_the_attention_are_trained_whole(own: Own, pair: Pairs, family:
     assert torch.equal(read_states(shared, batch, recipe, "last"), base), "nobody else's"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["bert", "llama", "mpnet"])
 def test_trained_norms_are_saved_as_peft_reads_them(own: Own, tmp_path: Path, family: str) -> None:
     backbone, again = own(family), own(family)

@@ -102,6 +102,7 @@ def cached(backbone: Backbone, wanted: TunedHeadConfig, task: str = "classificat
     return fit(fields, data_of(InMemoryReader(wanted.fit.layer, rows), task), SilentProgress())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("multiple", [1, 8])
 @pytest.mark.parametrize("family", each_family(FAMILIES))
 def test_live_rows_are_those_of_extraction(
@@ -146,6 +147,7 @@ def test_a_head_on_a_frozen_backbone_is_the_cached_head(own: Own, task: str) -> 
     assert same(found.fit, expected)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("train", ["lora", "full", "last_blocks"])
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_a_backbone_with_rate_zero_leaves_the_cached_head(
@@ -293,6 +295,7 @@ def test_a_checkpoint_is_of_one_kind_of_device(own: Own, tmp_path: Path) -> None
     assert found == {"cpu": False, "cpu:0": False, "cuda": True}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("train", sorted(TUNINGS))
 def test_what_was_saved_is_what_was_trained(own: Own, tmp_path: Path, train: str) -> None:
     backbone = own("llama")

@@ -32,6 +32,7 @@ from tests.stages.finetune.tuned_pooling_fits import (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layer", [VA, "hidden/final"])
 def test_parts_have_the_gradients_of_the_whole_batch(own: Own, layer: str) -> None:
     whole = gradients(own("llama"), config(layer, SILENT))

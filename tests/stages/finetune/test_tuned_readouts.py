@@ -27,6 +27,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "task", ["classification", pytest.param("similarity", marks=pytest.mark.deep)]
 )

@@ -73,6 +73,7 @@ def _resumed(config, data, path, *stops, to_beat=None):
 
 # GLOT, two heads with batch normalisation, and one with dropout. A fit has 3 epochs of 6 steps; it stops in a
 # later epoch, in the last one, and twice and three times, once in the epoch it resumed.
+@pytest.mark.few(2)
 @diagonal(
     {
         "head": [
@@ -116,6 +117,7 @@ def test_the_seconds_of_stopped_fits_are_kept_as_far_as_their_work_is(tmp_path, 
     assert spent(tmp_path) == 0, "another fit does not go on from there"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", list(PAIR_TASKS))
 def test_fits_on_pairs_continue_too(task, tmp_path):
     config, data = _config(**PAIR_TASKS[task]), make_pairs(task)

@@ -44,6 +44,7 @@ def _fit(config):
     return fit(config, make_data(), SilentProgress())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_a_saved_head_computes_the_same_after_loading(kind, tmp_path):
     result = _fit(_config(kind, layer="hidden/1"))

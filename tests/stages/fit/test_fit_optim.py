@@ -206,6 +206,7 @@ def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind):
     assert rough.norm().item() == pytest.approx(exact.norm().item(), rel=0.05)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", list(PAIR_TASKS))
 def test_bfloat16_trains_every_task_deterministically_and_dev_is_evaluated_in_float32(task):
     optim = OptimConfig(lr=1e-2, batch_size=16, max_epochs=2, precision="bfloat16")
@@ -271,6 +272,7 @@ def test_the_number_of_epochs_is_worked_out_once_and_recorded():
     assert [r.lr for r in result.log] == [rate(optim, step, 30) for step in range(30)]
 
 
+@pytest.mark.deep
 def test_the_defaults_train_small_data_until_dev_gets_no_better():
     result = _fit(FitConfig(head=HEADS["scorer"], seed=0))
     last = result.history[-1].epoch

@@ -39,6 +39,7 @@ def _fit(config):
     return fit(config, make_data(n_train=48, n_dev=16, n_test=1), SilentProgress())
 
 
+@pytest.mark.deep
 def test_fits_side_by_side_in_threads_equal_fits_alone():
     configs = [_config(HEADS["gatv2 with dropout"], seed) for seed in range(4)]
     configs += [_config(head) for head in HEADS.values()]

@@ -67,6 +67,7 @@ def test_a_head_learns_every_task_and_nothing_from_shuffled_answers(task, chance
     assert result.history[-1].train_loss < result.history[0].train_loss
 
 
+@pytest.mark.few(1)
 @diagonal(
     {
         "task": TASKS,
@@ -160,6 +161,7 @@ def _from_store(folder, task, budget):
     return FitData({"hidden/1": reader}, examples, names, tuple(small.digests), task)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", TASKS)
 def test_windows_of_a_store_train_pairs_as_memory_does(task, tmp_path):
     config = _config(task, layer="hidden/1")

@@ -84,6 +84,7 @@ def _unexplained(result):
     return (np.mean(residual**2) if mse else np.var(residual)) / np.var(TEST.labels)
 
 
+@pytest.mark.few(1)
 @diagonal(
     {
         "kind": ["siamese", "autoencoder_siamese", "unified_projection"],
@@ -129,6 +130,7 @@ def test_cosine_mlp_keeps_the_standardisation_of_train(tmp_path):
 # Selection
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
 def test_the_best_evaluated_epoch_on_dev_is_kept(metric):
     result = _fit(_config(metric=metric, max_epochs=7, evaluate_every=3, lr=3e-2))
@@ -195,6 +197,7 @@ def test_true_labels_are_written_as_before_there_was_a_control():
 # Test by epoch
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("metric", ["pearson", pytest.param("spearman", marks=pytest.mark.deep)])
 def test_test_scores_are_kept_after_every_evaluated_epoch_and_change_nothing(metric, tmp_path):
     settings = {"metric": metric, "max_epochs": 7, "evaluate_every": 3, "lr": 3e-2}
@@ -319,6 +322,7 @@ def test_predictions_are_those_of_pairs_one_by_one():
     assert predict(head, LATENTS, np.empty((0, 2), np.int64)).shape == (0,)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_saved_fit_predicts_the_same(kind, tmp_path):
     result = _fit(_config(kind, max_epochs=2))

@@ -53,6 +53,7 @@ def _resumed(run, path, *stops):
 
 
 # 3 epochs of 4 steps; dev is looked at after the second and the last.
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize(("stops", "left"), [([6], 8), ([9, 3], 4)])
 def test_a_stopped_fit_continues_bit_for_bit(kind, stops, left, tmp_path):

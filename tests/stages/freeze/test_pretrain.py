@@ -80,6 +80,7 @@ def test_training_is_that_of_one_adamw_per_autoencoder_with_its_own_rate():
         assert record.dev_mse == pytest.approx(error, rel=1e-3)
 
 
+@pytest.mark.deep
 def test_reconstruction_of_unseen_texts_improves():
     result = _pretrain(_config(max_epochs=30), make_latents(200)[0])
     for layer in range(N_LAYERS):

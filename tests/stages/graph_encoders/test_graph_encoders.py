@@ -107,6 +107,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.few(8)
 @by_name
 def test_a_graph_alone_in_any_order_and_beside_padding_has_the_same_vectors(name: str) -> None:
     module = build(ENCODERS[name]).double().eval()
@@ -128,6 +129,7 @@ def test_a_graph_alone_in_any_order_and_beside_padding_has_the_same_vectors(name
         close(vector(module(padded(batch, 3)), padded(batch, 3)), expected)
 
 
+@pytest.mark.few(8)
 @by_name
 def test_weights_and_draws_depend_on_the_seed_alone_also_side_by_side(name: str) -> None:
     config, batch = ENCODERS[name], make_graphs(dtype=torch.float32)
@@ -150,6 +152,7 @@ def test_weights_and_draws_depend_on_the_seed_alone_also_side_by_side(name: str)
     assert not torch.equal(alone[0][-1], alone[1][-1])
 
 
+@pytest.mark.few(8)
 @by_name
 def test_dropout_goes_on_from_a_saved_state_and_is_off_in_evaluation(name: str) -> None:
     batch, module = make_graphs(dtype=torch.float32), build(ENCODERS[name]).train()

@@ -46,6 +46,7 @@ def build(seed: int = 0, dtype: torch.dtype = torch.float64, **fields: Any):
     return module.to(dtype)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: "-".join(map(str, fields.values())))
 def test_it_equals_message_passing_edge_by_edge_with_its_gradients(fields, training):

@@ -54,6 +54,7 @@ def minilm_tokens():
 SHAPES = {"single": [1, 1, 1], "short": [2, 3, 5], "long": [70, 29], "mixed": [1, 60, 2, 36]}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("lengths", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("real", [False, True], ids=["random", "minilm"])
 @pytest.mark.parametrize("heads", [1, 2, 8])

@@ -20,6 +20,7 @@ ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Of the largest number compared, as for blocks."""
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("lengths", [[12], [1], [20, 20], RAGGED])
 @pytest.mark.parametrize("tau", [-1.1, 0.3, 0.8, 1.1])

@@ -33,6 +33,7 @@ def _norms(module):
     return [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d)]
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize(
     "settings",
     [{"jumping": jumping, "conv": conv} for jumping in JUMPING for conv in ("gat", "gin")]

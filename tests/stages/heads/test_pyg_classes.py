@@ -191,6 +191,7 @@ def _trains_and_pools_each_text_alone(config):
     return head
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", [c if c in OFTEN else pytest.param(c, marks=pytest.mark.deep) for c in CONVS]
 )
@@ -204,6 +205,7 @@ def test_a_convolution_trains_and_pools_each_text_alone(name):
         _trains_and_pools_each_text_alone(_glot(name, args, edges="cosine"))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", POOLS)
 def test_an_aggregation_trains_and_pools_each_text_alone(name):
     args, width = POOLS[name]

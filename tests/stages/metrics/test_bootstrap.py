@@ -73,6 +73,7 @@ def test_every_draw_once_gives_the_metric_of_a_fit(metric: str):
     np.testing.assert_allclose(values, expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_metrics_of_resamples_equal_those_of_the_drawn_examples(metric: str):
     labels, predictions = example_data(metric, np.random.default_rng(4), n=12)
@@ -138,6 +139,7 @@ def test_draws_are_whole_test_sets_and_the_same_however_many_are_held(monkeypatc
     assert np.array_equal(np.concatenate(parts, axis=1), whole)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
     labels, (predictions, *_) = example_data(metric, np.random.default_rng(6))
@@ -241,6 +243,7 @@ def test_swapping_two_methods_with_seeds_changes_the_sign_and_nothing_else():
     assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n_seeds", [2, 3])
 @pytest.mark.parametrize("spread", [0.0, pytest.param(0.02, marks=pytest.mark.deep), 0.1])
 def test_equal_methods_whose_seeds_differ_are_not_told_apart_too_often(n_seeds, spread):
@@ -269,6 +272,7 @@ def rejections(gap: float, n_trials: int = 400, n: int = 300) -> int:
     return found
 
 
+@pytest.mark.deep
 def test_equal_methods_are_told_apart_about_as_often_as_the_level_says():
     # Of 400 trials that reject with probability 0.05, fewer than 6 and more than 36 have the binomial
     # probabilities 5e-5 and 3e-4.
@@ -278,6 +282,7 @@ def test_equal_methods_are_told_apart_about_as_often_as_the_level_says():
     assert low <= rejections(0.0) <= high
 
 
+@pytest.mark.deep
 def test_a_large_difference_is_found():
     # Standard error of the difference: sqrt((0.7 x 0.3 + 0.85 x 0.15) / 300) = 0.0335, so 0.15 is 4.47 of
     # them, and a test at 1.96 finds it with probability P(Z > -2.51) = 0.994.
@@ -285,6 +290,7 @@ def test_a_large_difference_is_found():
     assert rejections(0.15) > 385
 
 
+@pytest.mark.deep
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     rng = np.random.default_rng(1)
     covered = 0

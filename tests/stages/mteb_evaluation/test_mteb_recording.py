@@ -18,6 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_are_those_that_mteb_asks_for(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -273,6 +273,7 @@ class Constant:
         return [MemoryFeatures(SIZES, {"hidden/1": rows})]
 
 
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.UndefinedMetricWarning", "ignore::RuntimeWarning"
 )
@@ -309,6 +310,7 @@ def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(
         evaluate_task(task(folder, kind), "x", embedding(broken))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_of_scores_are_those_that_mteb_computes(folder: Path, kind: str) -> None:
     config = task(folder, kind)

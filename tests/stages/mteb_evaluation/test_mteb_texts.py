@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [*((kind, {}) for kind in KINDS), ("clustering", {"max_documents": 20})],

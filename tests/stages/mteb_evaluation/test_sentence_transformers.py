@@ -140,6 +140,7 @@ TEMPLATE = "Instruct: {instruction} Query: "
 """Ends with a space, and `{text}` comes after it."""
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("kind", "pooled"),
     [

@@ -81,6 +81,7 @@ def test_titles_are_beginnings_on_one_line(tmp_path: Path) -> None:
     assert not any("\n" in title for title in found.names.texts)
 
 
+@pytest.mark.few(1)
 @diagonal({"names": [("cold", "warm", "mild"), (4, 7, 2), (0, 2, 1)], "n_in_test": [2, 3]})
 def test_classes_may_have_any_names_and_test_only_two_of_them(
     tmp_path: Path, names: tuple[str | int, ...], n_in_test: int

@@ -73,6 +73,7 @@ def test_the_figure_has_means_a_longer_seed_and_a_ring_per_fit(grid: Grid) -> No
         assert drawn == pytest.approx(sorted(scale * values[1] for values in mine))
 
 
+@pytest.mark.deep
 def test_the_page_shows_figure_and_numbers(grid: Grid, tmp_path: Path) -> None:
     (curve,) = two_seeds(grid)
     folder = grid.write(tmp_path / "report")
@@ -135,6 +136,7 @@ def test_what_the_paper_says_of_the_curve_is_counted_over_fits(grid: Grid) -> No
     assert silent.verdict.endswith("(3 fits)")
 
 
+@pytest.mark.deep
 def test_without_two_branches_there_is_no_section(written: Path) -> None:
     assert 'id="alignment"' not in (written / "report.html").read_text()
 

@@ -106,5 +106,6 @@ def test_the_page_has_a_section_and_a_picture(grid: Grid, tmp_path: Path):
     assert 'href="#attention"' in page.source
 
 
+@pytest.mark.deep
 def test_without_rows_there_is_no_section(written: Path):
     assert 'id="attention"' not in (written / "report.html").read_text()

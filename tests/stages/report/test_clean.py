@@ -150,6 +150,7 @@ def test_a_small_overlap_is_not_printed_as_none(grid: Grid, tmp_path: Path):
     assert [share(v) for v in (0.0, 0.00049, 0.0005, 0.25)] == ["0.0", "under 0.1", "0.1", "25.0"]
 
 
+@pytest.mark.deep
 def test_a_dev_that_is_another_split_is_said(grid: Grid, tmp_path: Path):
     for i in range(len(grid.cells)):
         grid.edit_metrics(i, test_in_dev=1.0, dev_in_train=0.25)
@@ -165,6 +166,7 @@ def test_a_dev_that_is_another_split_is_said(grid: Grid, tmp_path: Path):
     assert "that are in train too" not in again
 
 
+@pytest.mark.deep
 def test_a_test_set_of_one_class_is_said(grid: Grid, tmp_path: Path):
     for i in range(len(grid.cells)):
         grid.edit_metrics(i, class_balance={"no": 0.0, "yes": 1.0})

@@ -113,6 +113,7 @@ def test_methods_without_a_mark_get_the_next_ones_and_the_others_keep_theirs(gri
     assert len({(m.colour, m.marker) for m in new.values()}) == len(new) == len(old) + 2
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_the_page_shows_figure_and_numbers(with_layers: tuple[Grid, Path]) -> None:
     _, folder = with_layers

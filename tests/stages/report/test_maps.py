@@ -112,6 +112,7 @@ def test_many_classes_are_drawn_with_the_rarest_together(make_grid):
     assert CONTROL not in {line.get_markerfacecolor() for line in lines.values()}
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_the_page_has_a_section_with_a_figure_per_task(grid: Grid, tmp_path: Path):
     folder = add_maps(grid).write(tmp_path / "report")

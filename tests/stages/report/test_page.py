@@ -53,6 +53,7 @@ def test_the_page_starts_with_the_sentence_of_result_and_then_the_table(written:
     assert above == ["Permafrost", "report", "Signal", "dilution"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("section", ["maps", "tokens"])
 def test_maps_and_token_weights_are_folded(grid: Grid, tmp_path: Path, section: str):
     source = (add_maps(grid).write(tmp_path / "report") / "report.html").read_text()
@@ -125,6 +126,7 @@ def test_nothing_stands_between_a_table_and_its_scrollbar(written: Path):
     assert "position: sticky; left: 0;" in rules(narrow=False)["caption span"]
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_legends_are_text_of_the_page(grid: Grid, tmp_path: Path):
     source = (grid.write(tmp_path / "report") / "report.html").read_text()

@@ -39,6 +39,7 @@ def written_tables(grid: Grid, tmp_path: Path) -> Path:
     return grid.write(tmp_path / "report")
 
 
+@pytest.mark.deep
 def test_every_table_is_there_with_a_rule_and_as_many_cells_in_each_row(written_tables: Path):
     found = sections((written_tables / "tables.md").read_text())
     assert list(found) == [

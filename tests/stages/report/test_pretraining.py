@@ -222,6 +222,7 @@ def test_errors_elsewhere_that_are_missing_damaged_or_of_other_layers_are_named(
         read_elsewhere([measured], curves)
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_the_page_shows_figure_and_numbers(make_grid, run: PretrainingRun, tmp_path: Path):
     grid: Grid = make_grid(tasks=["t"], methods=["m"], controls=[], seeds=[0])

@@ -164,6 +164,7 @@ def test_several_tasks_have_panels_of_their_own(grid: Grid) -> None:
     assert second.startswith(r"\$b_")
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_page_picture_and_file_hold_the_probes(report: Path) -> None:
     assert pq.read_table(report / "probes.parquet").equals(table(rows()))

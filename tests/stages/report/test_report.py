@@ -172,6 +172,7 @@ def test_whatever_users_write_is_escaped(make_grid, tmp_path: Path):
     assert page.source.count("&lt;script") > 20
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_names_that_matplotlib_would_read_as_markup_are_drawn_as_they_are(
     make_grid, tmp_path: Path
@@ -186,6 +187,7 @@ def test_names_that_matplotlib_would_read_as_markup_are_drawn_as_they_are(
     assert "x" * 19 + "…" in svg
 
 
+@pytest.mark.deep
 def test_the_same_input_gives_the_same_bytes_also_in_threads(grid: Grid, tmp_path: Path):
     folders = [tmp_path / name for name in "ab"]
     threads = [threading.Thread(target=grid.write, args=(f,)) for f in folders]
@@ -267,6 +269,7 @@ def test_one_result_is_enough_for_a_report(make_grid, tmp_path: Path):
     assert not (tmp_path / "report" / "figures" / "learning_curves.png").exists()
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_tasks_can_stand_side_by_side_with_many_methods(make_grid, tmp_path: Path):
     grid: Grid = make_grid(tasks=["a", "b"], methods=[f"m{i}" for i in range(11)], seeds=[0])

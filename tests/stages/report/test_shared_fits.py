@@ -62,6 +62,7 @@ def equal_methods(rng: np.random.Generator, of_fit: float, of_task: float, *, ke
     return ResultsTable(columns, rows, tuple(standings))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", [True, False], ids=["over examples", "over tasks"])
 @pytest.mark.parametrize(("of_fit", "of_task"), [(0.02, 0.005), (0.0, 0.02)], ids=["shared", "own"])
 def test_equal_methods_are_rarely_called_different(of_fit: float, of_task: float, kept: bool):

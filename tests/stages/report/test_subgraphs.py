@@ -163,6 +163,7 @@ def test_each_task_shows_its_best_method_on_dev_and_the_cases_are_spread(grid: G
     assert shown(grid, 0) == ()
 
 
+@pytest.mark.deep
 def test_of_a_task_with_chosen_cases_all_that_were_kept_are_shown(
     grid: Grid, tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_search_shows_the_query_the_first_document_and_a_relevant_one(
     assert section.count(">found first</span>") == section.count(">relevant</span>") == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 25])
 def test_nodes_have_room_and_stay_inside(n: int) -> None:
     rng = np.random.default_rng(n)

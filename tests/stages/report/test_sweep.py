@@ -92,6 +92,7 @@ def test_what_was_not_run_is_left_out(make_grid) -> None:
     assert " at 8" in on_second
 
 
+@pytest.mark.deep
 @pytest.mark.drawn
 def test_the_page_has_the_curves(make_grid, tmp_path: Path) -> None:
     grid: Grid = make_grid(methods=METHODS, controls=[], seeds=[0, 1])

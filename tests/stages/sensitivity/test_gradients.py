@@ -61,6 +61,7 @@ def close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = FLOAT32) -> b
     return bool(np.abs(ours - theirs).max() <= tolerance * theirs.max())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "model_type", ["llama", "gpt2", "gpt_neox", "gemma2", "mistral", "opt", "bert", "modernbert"]
 )

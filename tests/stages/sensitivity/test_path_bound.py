@@ -66,6 +66,7 @@ def dense_block(
     return mixed
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3"])
 def test_norms_are_those_of_a_dense_product(pair: Pairs, model_type: str) -> None:
     """transformers' own states and attention weights, all blocks multiplied, spectral norms by SVD."""
@@ -104,6 +105,7 @@ def one(backbone: Any, how: str) -> Encoded:
     return prepended(backbone, TEXTS[1:2], size=8)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", PRE_NORM)
 @pytest.mark.parametrize("how", ["plain", pytest.param(HTP, marks=pytest.mark.deep)])
 def test_both_inequalities_hold_at_every_depth(pair: Pairs, model_type: str, how: str) -> None:
@@ -153,6 +155,7 @@ def test_constants_are_those_of_the_parts(pair: Pairs) -> None:
     assert changed.strength == pytest.approx(3 * found.blocks[1].strength, rel=1e-5)
 
 
+@pytest.mark.deep
 def test_curves_are_over_depth(pair: Pairs) -> None:
     both = pair("llama")
     config = PathBoundConfig(n_texts=9, min_words=2, max_tokens=24)

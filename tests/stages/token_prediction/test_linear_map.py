@@ -54,6 +54,7 @@ def test_with_unit_keys_it_is_a_logistic_regression() -> None:
     assert best < np.log(4) - 0.1, "there is something to learn"
 
 
+@pytest.mark.deep
 def test_trained_keys_are_a_logistic_regression() -> None:
     """All parameters of a linear softmax, bias included: the minimum of the same loss, less than a hundredth
     above, and that loss by its formula."""

@@ -102,6 +102,7 @@ def own_norm(model: nn.Module) -> nn.Module:
     return next(m for n, m in model.named_modules() if n in names)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("vector", ["hidden", "aligned_va", "aligned_wva"])
 @pytest.mark.parametrize("model_type", MODELS)
 def test_vectors_are_those_of_the_models_own_modules(
@@ -119,6 +120,7 @@ def test_vectors_are_those_of_the_models_own_modules(
     assert layers == list(range(first, N_LAYERS + 1))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("vector", ["hidden", "aligned_va", "aligned_wva"])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "gpt_neox"])
 def test_mrr_is_that_of_a_loop(decoder: Decoders, model_type: str, vector: Vector) -> None:

@@ -101,6 +101,7 @@ def rows_of(scores: NextTokenScores) -> dict[str, dict[str, float]]:
     return {row["layer"]: row for row in scores.table.to_pylist()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "gpt_neox"])
 def test_the_own_prediction_has_the_language_models_loss(
     decoder: Decoders, model_type: str, tmp_path: Path
@@ -165,6 +166,7 @@ def test_means_of_prefixes_are_those_of_a_loop(llama: Extracted) -> None:
     assert set(rows_of(llama.probe(config))) == {"2", "3"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("of", ["hidden", "values"])
 def test_a_successor_is_read_off_the_token_itself(
     decoder: Decoders, of: str, tmp_path: Path
@@ -186,6 +188,7 @@ def test_a_successor_is_read_off_the_token_itself(
         assert rows[first]["nll"] < known["nll"] - 1
 
 
+@pytest.mark.deep
 def test_a_softmax_of_its_own_reads_the_successor_too(decoder: Decoders, tmp_path: Path) -> None:
     splits: dict[str, Sequence[str]] = {**SPLITS, "test": cycles(10, 2)}
     found = extracted(decoder("llama"), tmp_path, splits)

@@ -37,6 +37,7 @@ def texts() -> list[str]:
     return [text for text in table.column("text").to_pylist() if text.strip()]
 
 
+@pytest.mark.deep
 def test_the_last_layer_is_the_language_model_and_later_layers_know_more(
     backbone: Backbone, texts: list[str]
 ) -> None:

@@ -80,6 +80,7 @@ def _rows_by_text(small: SmallStore, array: str, whole: NDArray[Any]) -> dict[st
     return {text: whole[start : start + n] for text, n, start, _ in table}
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("array", ARRAYS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [("none", "float16"), ("zstd", "bfloat16")])

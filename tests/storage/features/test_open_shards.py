@@ -57,6 +57,7 @@ def test_half_of_the_files_of_a_process_may_be_shards(monkeypatch: pytest.Monkey
         assert most_open() == most
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("limited")
 def test_shards_make_room_where_the_rest_of_the_process_has_taken_more(
     made: SmallStore, monkeypatch: pytest.MonkeyPatch

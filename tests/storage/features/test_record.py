@@ -66,6 +66,7 @@ def _as_before(root: Path) -> None:
     shutil.rmtree(root / "copies")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("path", "value"), CASES)
 def test_another_value_is_damage_and_the_copy_brings_it_back(
     small: SmallStore, path: str, value: object
@@ -85,6 +86,7 @@ def test_another_value_is_damage_and_the_copy_brings_it_back(
     assert snapshot(small.store.zarr_path) == arrays
 
 
+@pytest.mark.few(3)
 @diagonal(
     {
         "path,value": [
@@ -125,6 +127,7 @@ def test_a_value_that_no_array_shows_is_compared_with_the_backbone(tmp_path: Pat
         new_store(tmp_path)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("which", ["store.json", "copy"])
 @pytest.mark.parametrize(
     "how", ["delete", "folder", "link", "empty", "list", "no checksum", "sealed"]

@@ -103,6 +103,7 @@ def test_what_another_repair_has_dropped_meanwhile_is_not_dropped_again(small: S
     assert verify(small.store, SilentProgress()) == []
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("code", FAILURES)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_read_of_a_table_that_fails_once_costs_nothing(
@@ -151,6 +152,7 @@ def test_nothing_is_removed_of_a_segment_whose_copy_cannot_be_read(
     assert _n_found(small) == len(small.texts)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("code", FAILURES)
 def test_an_intact_shard_that_cannot_be_read_is_told_and_kept(
     small: SmallStore, monkeypatch: pytest.MonkeyPatch, code: int

@@ -185,6 +185,7 @@ def test_a_copy_of_a_store_is_read_anew(
     assert reads["read_segment"] == len(small.store.segments())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", ["cut", "flip", "packed", "encrypted", "renamed", "other"])
 def test_a_damaged_cache_costs_time_and_nothing_else(
     small: SmallStore, reads: Counter[str], tmp_path: Path, damage: str

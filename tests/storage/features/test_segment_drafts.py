@@ -113,6 +113,7 @@ def of_an_ended_attempt(sealed: SealedSegment, cells: Assignment) -> SealedSegme
     return sealed
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

@@ -91,6 +91,7 @@ def test_an_undamaged_store_verifies(either_codec: SmallStore) -> None:
     assert _verify(either_codec.store) == []
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("what", CELL_DAMAGE)
 def test_damage_to_a_cell_is_found_named_and_repaired_alone(
     either_codec: SmallStore, what: str
@@ -150,6 +151,7 @@ TABLE_DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", TABLE_DAMAGE)
 def test_a_damaged_table_costs_its_segment_and_nothing_else(small: SmallStore, what: str) -> None:
     store = small.store
@@ -176,6 +178,7 @@ def test_a_damaged_table_costs_its_segment_and_nothing_else(small: SmallStore, w
     assert store.n_slots() == n_slots
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", [*TABLE_DAMAGE, "lost"])
 def test_a_damaged_table_is_restored_from_its_copy_and_no_byte_of_an_array_changes(
     small: SmallStore, what: str
@@ -261,6 +264,7 @@ def test_rows_that_overlap_in_a_table_are_found(small: SmallStore) -> None:
     assert "not contiguous" in damage[0].problem
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("array", ["hidden/1", "pooled/hidden_mean/1", "token_ids"])
 @pytest.mark.parametrize("how", ["flip", "remove", "shape"])
 def test_damaged_metadata_is_named_and_written_again_without_dropping_a_cell(
@@ -288,6 +292,7 @@ def test_damaged_metadata_is_named_and_written_again_without_dropping_a_cell(
     assert _verify(store) == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("group", ["", "hidden", "pooled", "pooled/hidden_mean"])
 @pytest.mark.parametrize("how", ["flip", "remove"])
 def test_damaged_groups_are_found_and_written_again(
@@ -309,6 +314,7 @@ def _damage_file(path: Path, how: str) -> None:
         path.unlink()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("how", ["flip", "remove"])
 @pytest.mark.parametrize("group", ["", "o_proj", "o_proj_bias"])
 def test_damaged_groups_of_projections_are_found_and_written_again(
