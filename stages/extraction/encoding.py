@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,34 +17,24 @@ if TYPE_CHECKING:
     import transformers
 
 
-class Tokenising(Protocol):
-    """What texts are tokenised for: a loaded backbone, or the target of an extraction."""
-
-    @property
-    def files(self) -> BackboneFiles:
-        """Of the backbone."""
-        ...
-
-    @property
-    def tokenizer(self) -> transformers.PreTrainedTokenizerBase:
-        """Of the backbone."""
-        ...
-
-
 def encode_for(
-    backbone: Tokenising, recipe: Recipe, texts: Sequence[str], max_length: int
+    files: BackboneFiles,
+    recipe: Recipe,
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int,
 ) -> Encoded:
-    """Model input of texts; see `encode`.
+    """Model input of texts for the backbone of these files; see `encode` for the rest.
 
     Raises:
         InputError: as `encode`; or a text has a token that the tokenizer knows and the model does not.
     """
-    encoded = encode(recipe, backbone.tokenizer, texts, max_length)
-    ids, n_known = encoded.token_ids, _n_embedded(backbone.files)
+    encoded = encode(recipe, tokenizer, texts, max_length)
+    ids, n_known = encoded.token_ids, _n_embedded(files)
     if ids.data.max(initial=0) >= n_known:
         at = int(np.argmax(ids.data >= n_known))
         row, token = int(np.searchsorted(ids.offsets, at, side="right")) - 1, int(ids.data[at])
-        name = backbone.tokenizer.convert_ids_to_tokens(token)
+        name = tokenizer.convert_ids_to_tokens(token)
         raise UnreadableTextError(
             row,
             "",

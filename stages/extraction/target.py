@@ -89,9 +89,10 @@ class ExtractTarget:
         """Loaded when it is first asked for, which takes seconds. Raises: InputError: it cannot be loaded."""
         return _tokenizer(self.files)
 
-    def encoded(self, texts: Sequence[str]) -> Encoded:
-        """Model input of texts; see `encode_for`, also for what it raises."""
-        return encode_for(self, self.recipe, texts, self.max_length)
+    def encoded(self, texts: Sequence[str], most: int | None = None) -> Encoded:
+        """Model input of texts, of at most so many tokens if given; raises as `encode_for`."""
+        longest = self.max_length if most is None else min(self.max_length, most)
+        return encode_for(self.files, self.recipe, self.tokenizer, texts, longest)
 
     @property
     def store_sizes(self) -> StoreSizes:

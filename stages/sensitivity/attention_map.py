@@ -66,7 +66,7 @@ def map_attention(
     blocks = config.read_blocks(backbone.sizes)
     text = choose_texts(texts, config.sample)[0] if config.text is None else config.text
     longest = min(max_length, config.max_tokens)
-    encoded = encode_for(backbone, recipe, [text], longest)
+    encoded = encode_for(backbone.files, recipe, backbone.tokenizer, [text], longest)
     mixings = block_mixings(backbone, encoded, recipe, backbone.sizes.n_layers)
     ids, own = encoded.token_ids[0], own_tokens(encoded, 0)
     ends = own[_sentence_ends(backbone, text, ids[own])]

@@ -78,7 +78,7 @@ def measure_path_bound(
     blocks = config.read_blocks(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)
-    encoded = encode_for(backbone, recipe, chosen, longest)
+    encoded = encode_for(backbone.files, recipe, backbone.tokenizer, chosen, longest)
     depths: list[Index] = [*blocks]
     if config.blocks is None and backbone.sizes.has_final_norm:
         depths.append("final")

@@ -62,7 +62,7 @@ def measure_sensitivity(
     layer = config.read_layer(backbone.sizes)
     chosen = choose_texts(texts, config)
     longest = min(max_length, config.max_tokens)
-    encoded = encode_for(backbone, recipe, chosen, longest)
+    encoded = encode_for(backbone.files, recipe, backbone.tokenizer, chosen, longest)
     directions = output_directions(backbone.sizes.d_model, config.n_directions, config.seed)
     profiles: list[TextProfile] = []
     progress.start("sensitivity", len(encoded), "texts")

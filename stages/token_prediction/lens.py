@@ -121,7 +121,7 @@ def logit_lens(
     _require_weights(config, recipe)
     unembedding = read_unembedding(backbone.files).to(backbone.device)
     chosen = sorted(choose_texts(texts, config), key=len)
-    encoded = encode_for(backbone, recipe, chosen, max_length)
+    encoded = encode_for(backbone.files, recipe, backbone.tokenizer, chosen, max_length)
     asked = _asked(config, encoded, max_length)
     sums, counts = defaultdict[_Cell, float](float), Counter[_Cell]()
     progress.start("logit lens", len(encoded), "texts")
@@ -151,7 +151,7 @@ def require_offsets(
     """
     _require_weights(config, recipe)
     chosen = choose_texts(texts, config)
-    encoded = encode_for(target, recipe, chosen, target.max_length)
+    encoded = encode_for(target.files, recipe, target.tokenizer, chosen, target.max_length)
     asked = _asked(config, encoded, target.max_length)
     for offset, column in zip(config.offsets, asked.data.T, strict=True):
         if (column == NOWHERE).all():

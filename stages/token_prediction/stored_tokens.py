@@ -92,10 +92,11 @@ def split_tokens(
     chosen: dict[str, SplitTokens] = {}
     for split, indices in _texts_by_split(corpus).items():
         order = _ordered(indices, corpus, seed)
-        tokens = _tokens(features.store, [corpus.digests[i] for i in order], offset, n_tokens)
+        digests, store = [corpus.digests[i] for i in order], features.store
+        tokens = _tokens(store, digests, offset, n_tokens)
         if not len(tokens.targets):
-            is_cut = features.store.locate([corpus.digests[i] for i in order]).truncated.any()
-            raise _too_short(split, offset, features.store.identity.max_length if is_cut else None)
+            is_cut = store.locate(digests).truncated.any()
+            raise _too_short(split, offset, store.record.identity.max_length if is_cut else None)
         chosen[split] = tokens
     return chosen
 

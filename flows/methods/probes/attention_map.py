@@ -9,7 +9,6 @@ from permafrost.flows.graph import Node
 from permafrost.flows.methods.probes.probe import LiveProbe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
-from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.sensitivity.attention_map_config import AttentionMapConfig, require_one_pass
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
@@ -48,7 +47,7 @@ class ProbeAttentionMap(Stage):
         text = config.text
         if text is None:
             (text, *_) = choose_texts(context.corpus(node.input("corpus")).texts, config.sample)
-        encode_for(target, target.recipe, [text], min(target.max_length, config.max_tokens))
+        target.encoded([text], config.max_tokens)
 
 
 class AttentionMapProbe(LiveProbe):

@@ -9,7 +9,6 @@ from permafrost.flows.graph import Node
 from permafrost.flows.methods.probes.probe import LiveProbe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
-from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.sensitivity.config import require_differentiable
 from permafrost.stages.sensitivity.path_bound_config import PathBoundConfig
 from permafrost.storage.artifacts import Draft
@@ -47,7 +46,7 @@ class ProbePathBound(Stage):
         require_differentiable(target.recipe, target.sizes)
         config.read_blocks(target.sizes)
         chosen = choose_texts(context.corpus(node.input("corpus")).texts, config)
-        encode_for(target, target.recipe, chosen, min(target.max_length, config.max_tokens))
+        target.encoded(chosen, config.max_tokens)
 
 
 class PathBoundProbe(LiveProbe):

@@ -9,7 +9,6 @@ from permafrost.flows.graph import Node
 from permafrost.flows.methods.probes.probe import LiveProbe, own_config
 from permafrost.flows.stage import Stage
 from permafrost.stages.corpus.text_sample import choose_texts
-from permafrost.stages.extraction.encoding import encode_for
 from permafrost.stages.sensitivity.config import SensitivityConfig, require_differentiable
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.progress import Progress
@@ -49,7 +48,7 @@ class ProbeSensitivity(Stage):
         require_differentiable(target.recipe, target.sizes)
         config.read_layer(target.sizes)
         chosen = choose_texts(context.corpus(node.input("corpus")).texts, config)
-        encode_for(target, target.recipe, chosen, min(target.max_length, config.max_tokens))
+        target.encoded(chosen, config.max_tokens)
 
 
 class SensitivityProbe(LiveProbe):
