@@ -108,7 +108,10 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, more: list[str], message
     ("arrays", "message"),
     [
         ("value/*", "is called 'value/*'; there are attention_rows/1, hidden/1, pooled"),
-        ("hidden/1, values/1", "is called 'values/1'; there are attention_rows/1, hidden/1, pooled"),
+        (
+            "hidden/1, values/1",
+            "is called 'values/1'; there are attention_rows/1, hidden/1, pooled",
+        ),
         (",", "--arrays ',' names no array"),
     ],
 )
