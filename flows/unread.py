@@ -15,10 +15,11 @@ def unread_notes(nodes: ExperimentNodes) -> tuple[str, ...]:
     read = {i.ref for node in _readers(nodes) if node.stage != Extract.name for i in node.inputs}
     extracted = {task for _, task, _ in nodes.extractions}
     return tuple(
-        f"Nothing reads the task {quoted(task)} ({tasks[task].task_kind})"
+        f"No method, probe or pretraining reads the task {quoted(task)} ({tasks[task].task_kind})"
         + (", though its texts are extracted: " if task in extracted else ": ")
         + (
-            "pairs without labels train a head with loss: {kind: contrastive}."
+            "pretrainings and probes read texts without labels where they name the task, and pairs of "
+            "them train a head with loss: {kind: contrastive}."
             if tasks[task].task_kind == "unlabelled"
             else "no method is of its kind or names it in its 'tasks'."
         )

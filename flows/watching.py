@@ -29,6 +29,8 @@ from permafrost.flows.why.reasons import Reasons
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
 
+MAX_LOSSES = 2
+"""Runs that are started anew for the same content, as what an earlier one made was gone."""
 MOST_TOLD = 5
 """Corpora and extractions that a message has."""
 
@@ -108,13 +110,20 @@ def watch(
             if not news.content:
                 return _ended(f"{_list(news)}; still being written, left for the next look")
             key = digest({"start": start, "home": asked.home, "content": news.content})
-            lost = ""
+            lost, n_lost = "", 0
             while (before := started_before(key)) is not None:
                 state = "unknown" if before.state is None else before.state.name
                 if before.state is None or not before.state.is_completed():
                     return _ended(
                         f"{_list(news)}; given to the run {before.name} of {start} before, whose state is "
                         f"{state}"
+                    )
+                n_lost += 1
+                if n_lost > MAX_LOSSES:
+                    return _ended(
+                        f"{_list(news)}; {n_lost} runs of {start} have made this, the last one "
+                        f"{before.name}, and each time it was gone: look whether they write to {asked.home}, "
+                        "and start one by hand"
                     )
                 # Dropped or deleted since then: one loss, one run.
                 lost = f"; the run {before.name} made this, and it is gone"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import shape_check
 from hypothesis import settings
+from short import few
 
 # Deadlines measure the machine, not the code; pytest-timeout guards against hanging.
 settings.register_profile("default", deadline=None, max_examples=40)
@@ -57,18 +58,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _leave_few(items: list[pytest.Item]) -> None:
-    """Of the cases of a test marked `few(n)`, those that are not among n spread evenly become deep."""
+    """Of the cases of a test marked `few(n)`, those that are not among the n that `few` takes become deep."""
     cases = dict[str, list[pytest.Item]]()
     for item in items:
-        if item.get_closest_marker("few"):
+        if item.get_closest_marker("few") and not item.get_closest_marker("deep"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for mine in cases.values():
         mark = mine[0].get_closest_marker("few")
         assert mark is not None
-        n = min(mark.args[0], len(mine))
-        kept = {i * len(mine) // n for i in range(n)}
-        for place, item in enumerate(mine):
-            if place not in kept:
+        kept = few([item.nodeid for item in mine], mark.args[0])
+        for item in mine:
+            if item.nodeid not in kept:
                 item.add_marker(pytest.mark.deep)
 
 

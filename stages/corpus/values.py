@@ -20,8 +20,8 @@ from permafrost.stages.corpus.text_format import name_the_encoding
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-_EXACT_BELOW = 2**53
-"""Floats of 64 bits hold every whole number below."""
+_EXACT_BELOW = {16: 2**11, 32: 2**24, 64: 2**53}
+"""Floats of so many bits hold every whole number below."""
 
 
 def checked_texts(
@@ -202,12 +202,14 @@ def ids_of(table: pa.Table, name: str, where: str, rows: Sequence[int] | None = 
     if pa.types.is_large_binary(table.column(name).type):
         return texts_of(table, name, where)
     values = values_of(table, name, where)
+    kind = table.column(name).type
+    exact = _EXACT_BELOW[kind.bit_width if pa.types.is_floating(kind) else 64]
     for at, value in enumerate(values):
-        if isinstance(value, float) and _EXACT_BELOW <= abs(value) < float("inf"):
+        if isinstance(value, float) and exact <= abs(value) < float("inf"):
             raise InputError(
                 f"row {1 + (at if rows is None else rows[at])} of {where} has the id {value:.0f} in column "
-                f"{quoted(name)}, which is stored as {table.column(name).type} and may have been another: "
-                f"whole numbers from {_EXACT_BELOW} on are rounded there; store the column as Int64 or text"
+                f"{quoted(name)}, which is stored as {kind} and may have been another: "
+                f"whole numbers from {exact} on are rounded there; store the column as Int64 or text"
             )
     # Whole numbers in a column with gaps are often stored as float.
     return [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]

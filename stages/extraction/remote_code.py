@@ -1,7 +1,8 @@
 """Classes that a backbone's files name beside transformers' own, in Python files of the same folder.
 
-They are never run, so a model whose states they would compute otherwise is refused. Where they only have the
-names of transformers' own (Phi-3, whose code was on the hub before it was in transformers), nothing differs.
+They are never run, so a model whose states or tokens they may compute otherwise is refused, whatever they
+are called: a Qwen2Model beside transformers' own may attend in both directions. Of Phi-3's it is known that
+transformers took them over.
 """
 
 from pathlib import Path
@@ -22,6 +23,8 @@ _MAPPINGS = {
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
 }
 """What config.json may name, and where transformers has its own."""
+_KNOWN_ALIKE = ("phi3",)
+"""Types whose remote code is what transformers took over, under the same names."""
 
 
 def require_own_model(model_type: str, folder: Path) -> None:
@@ -40,30 +43,32 @@ def require_own_model(model_type: str, folder: Path) -> None:
     config = transformers.CONFIG_MAPPING[model_type]
     for auto, mapping in _MAPPINGS.items():
         given = cast(dict[str, Any], named).get(auto)
-        if given is None:
-            continue
         own = config if mapping is None else getattr(transformers, mapping).get(config, None)
-        if own is None or _class_name(given) == (name := own.__name__):
+        if given is None or own is None:
+            continue
+        # Settings are read by name; of a model's code the name says nothing.
+        is_same = mapping is None or model_type in _KNOWN_ALIKE
+        if is_same and _class_name(given) == own.__name__:
             continue
         raise InputError(
             f"{folder / CONFIG} names the class {quoted(given)} ({_FIELD}, {auto}), which is remote code and "
-            f"never run; {name}, which transformers has for {quoted(model_type)}, may compute something "
-            f"else. If {name} is what you mean, save the model with it, or take {auto} out of {_FIELD}"
+            f"never run; transformers' own {own.__name__} for {quoted(model_type)} may compute something "
+            f"else. If that is what you mean, save the model with it, or take {auto} out of {_FIELD}"
         )
 
 
 def require_own_tokenizer(folder: Path) -> None:
-    """Check the tokenizer's classes that tokenizer_config.json names, the slow and the fast one.
+    """Check that tokenizer_config.json names no tokenizer's class, neither a slow nor a fast one.
 
     Raises:
-        InputError: one has not the name of a tokenizer of transformers.
+        InputError: it does.
     """
     path = folder / TOKENIZER_CONFIG
     named: Any = read_object(path).get(_FIELD) if path.is_file() else None
     if isinstance(named, dict):
         named = cast(dict[str, Any], named).get("AutoTokenizer")
     for given in cast(list[Any], named) if isinstance(named, list) else [named]:
-        if given is None or _is_tokenizer(_class_name(given)):
+        if given is None:
             continue
         raise InputError(
             f"{path} names the class {quoted(given)} ({_FIELD}, AutoTokenizer), which is remote code and "
@@ -75,8 +80,3 @@ def require_own_tokenizer(folder: Path) -> None:
 def _class_name(reference: object) -> str:
     """Of `module.Class` or `org/repo--module.Class`."""
     return str(reference).rpartition(".")[2]
-
-
-def _is_tokenizer(name: str) -> bool:
-    found = getattr(transformers, name, None)
-    return isinstance(found, type) and issubclass(found, transformers.PreTrainedTokenizerBase)

@@ -45,8 +45,8 @@ def _training(n_trained: int, n_rows: int, *, has_choice: bool) -> str:
         if not has_choice:
             return untrained
         return (
-            f"{untrained} Layers, where there was a choice, were chosen on dev, and test was scored once, at "
-            "the end."
+            f"{untrained} Layers, where there was a choice, were chosen on dev, or by the evaluation that "
+            "'layers_by' names, and test was scored once, at the end."
         )
     chosen = (
         "Layer, hyper-parameters and epoch, where there was a choice, were chosen on dev, and test was "

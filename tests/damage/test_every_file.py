@@ -78,7 +78,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> SmallHome:
     return made
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_damage_is_never_read_as_data_is_named_and_put_right(
     home: SmallHome, tmp_path: Path, name: str, how: str

@@ -246,7 +246,6 @@ def check_rows(name: str, nodes: ExperimentGraph) -> None:
     assert len({str(node.ref) for node in cells.values()}) == len(cells)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("name", EACH)
 def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
     nodes = built(name, stand_ins)

@@ -16,8 +16,9 @@ from tests.flows.experiments import graded_task, run_in, write
 HEAD = {"kind": "head", "head": {"kind": "scorer"}, "layer": "hidden/2"}
 UNLABELLED = {"kind": "unlabelled", "text": "a", "text_pair": "b"}
 NOTE = (
-    "Nothing reads the task 'CON' (unlabelled), though its texts are extracted: pairs without labels "
-    "train a head with loss: {kind: contrastive}."
+    "No method, probe or pretraining reads the task 'CON' (unlabelled), though its texts are extracted: "
+    "pretrainings and probes read texts without labels where they name the task, and pairs of them train a "
+    "head with loss: {kind: contrastive}."
 )
 
 
@@ -44,7 +45,9 @@ def test_a_plan_tells_of_a_task_that_no_method_reads(tiny_bert: Path, tmp_path: 
     assert ("default", "CON", 0) in nodes.extractions
     loss = "methods.GLOT.loss={kind: contrastive}"
     (said,) = unread_notes(build_graph(load_experiment(path, [loss])))
-    assert said.startswith("Nothing reads the task 'STS' (similarity), though")
+    assert said.startswith(
+        "No method, probe or pretraining reads the task 'STS' (similarity), though"
+    )
     both = ["methods.second={kind: head, head: {kind: scorer}, layer: hidden/2}", loss]
     assert unread_notes(build_graph(load_experiment(path, both))) == ()
 

@@ -116,6 +116,13 @@ def test_what_a_completed_run_made_and_is_gone_is_given_to_one_more_run(
     assert f"the run {second.name} made this, and it is gone" in look()
     assert len(started(name)) == 3
 
+    # Runs that write elsewhere would be started for ever.
+    (third,) = (run for run in started(name) if run.id not in (first.id, second.id))
+    end(third, Completed())
+    told = f"3 runs of extract/{name} have made this, the last one {third.name}, and each time"
+    assert told in look()
+    assert len(started(name)) == 3
+
 
 @pytest.mark.deep
 def test_what_is_being_written_is_left_for_the_next_look(

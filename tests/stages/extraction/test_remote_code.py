@@ -35,12 +35,17 @@ def resolve(tmp_path: Path, model_folder: Callable[[str], Path]) -> Resolve:
         (
             {"AutoModel": "modeling_enc.MistralEncoderModel"},
             r"config.json names the class 'modeling_enc.MistralEncoderModel' \(auto_map, AutoModel\).*"
-            "MistralModel, which transformers has for 'mistral'",
+            "transformers' own MistralModel for 'mistral'",
         ),
         ({"AutoConfig": "org/name--configuration_enc.EncConfig"}, r"EncConfig' .*MistralConfig"),
         (
             {"AutoModelForCausalLM": "modeling_x.XForCausalLM"},
             r"XForCausalLM' .*MistralForCausalLM",
+        ),
+        # The same name, and attention in both directions: gte-Qwen2 is of this form.
+        (
+            {"AutoModel": "modeling_enc.MistralModel"},
+            r"modeling_enc.MistralModel' .*own MistralModel",
         ),
     ],
 )
@@ -49,7 +54,12 @@ def test_another_model_is_refused(resolve: Resolve, auto_map: Any, message: str)
         resolve("mistral", CONFIG, auto_map)
 
 
-def test_names_of_transformers_own_are_read_as_its_own(resolve: Resolve) -> None:
+def test_settings_of_transformers_name_are_read_as_its_own(resolve: Resolve) -> None:
+    named = {"AutoConfig": "configuration_enc.MistralConfig"}
+    assert resolve("mistral", CONFIG, named).sizes.model_type == "mistral"
+
+
+def test_a_model_that_transformers_took_over_is_read_as_its_own(resolve: Resolve) -> None:
     """Phi-3's config.json, as it is on the hub."""
     named = {
         "AutoConfig": "configuration_phi3.Phi3Config",
@@ -59,14 +69,15 @@ def test_names_of_transformers_own_are_read_as_its_own(resolve: Resolve) -> None
 
 
 @pytest.mark.parametrize(
-    "auto_map", [{"AutoTokenizer": ["tokens.Mine", None]}, ["tokens.Mine", "tokens.MineFast"]]
+    ("auto_map", "name"),
+    [
+        ({"AutoTokenizer": ["tokens.Mine", None]}, "tokens.Mine"),
+        (["tokens.Mine", "tokens.MineFast"], "tokens.Mine"),
+        # One of transformers by its name may still add other tokens.
+        ({"AutoTokenizer": [None, "tokens.BertTokenizerFast"]}, "tokens.BertTokenizerFast"),
+    ],
 )
-def test_another_tokenizer_is_refused(resolve: Resolve, auto_map: Any) -> None:
-    said = r"tokenizer_config.json names the class 'tokens.Mine' \(auto_map, AutoTokenizer\)"
+def test_another_tokenizer_is_refused(resolve: Resolve, auto_map: Any, name: str) -> None:
+    said = rf"tokenizer_config.json names the class '{name}' \(auto_map, AutoTokenizer\)"
     with pytest.raises(InputError, match=said):
         resolve("bert", TOKENIZER_CONFIG, auto_map)
-
-
-def test_a_tokenizer_of_transformers_name_is_read(resolve: Resolve) -> None:
-    named = {"AutoTokenizer": ["tokens.BertTokenizer", "tokens.BertTokenizerFast"]}
-    assert resolve("bert", TOKENIZER_CONFIG, named).facts.n_special == 2

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from permafrost.stages.corpus.source import CORPUS_SOURCES
+from permafrost.stages.corpus.values import ids_of
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.errors import InputError
 from tests.stages.graphs.small_tables import CHOICES, EDGES, EXAMPLES, NODES, SEARCHES, Rows, write
@@ -253,6 +256,14 @@ def test_ids_that_pandas_wrote_as_floats_are_explained(tmp_path: Path) -> None:
         match=r"names the graph '1\.0', .* there is a graph '1', and pandas .* dtype Int64",
     ):
         built({**fields, "edges": str(write(tmp_path / "c", edges=EDGES[:1])["edges"])})
+
+
+@pytest.mark.parametrize(("kind", "first"), [("float16", 2**11), ("float32", 2**24)])
+def test_short_floats_round_ids_earlier(kind: str, first: int) -> None:
+    table = pa.table({"id": pa.array(np.array([first - 1, first], kind))})
+    with pytest.raises(InputError, match=rf"row 2 of here has the id {first} .* from {first} on"):
+        ids_of(table, "id", "here")
+    assert ids_of(table.slice(0, 1), "id", "here") == [str(first - 1)]
 
 
 FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
