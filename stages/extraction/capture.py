@@ -194,7 +194,7 @@ class CaptureItem(BaseModel):
 
 
 class Capture(BaseModel):
-    """Everything to capture. In YAML it may also be one string, see `parse_capture`."""
+    """Everything to capture. In YAML it may also be a string, see `parse_capture`, or a list of such."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -204,7 +204,10 @@ class Capture(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _parse_text(cls, value: Any) -> Any:
-        return {"items": _split(value)} if isinstance(value, str) else value
+        parts = cast(Any, value) if isinstance(value, list | tuple) else [value]
+        if parts and all(isinstance(part, str) for part in parts):
+            return {"items": [item for part in parts for item in _split(part)]}
+        return value
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
         """Store names, sorted by kind and then by layer, each once.

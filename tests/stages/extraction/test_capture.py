@@ -136,6 +136,8 @@ def test_an_experiment_file_may_hold_a_capture_as_text_or_taken_apart() -> None:
     assert Experiment.model_validate({"capture": "values=4-6, 9"}).capture == Capture(items=(item,))
     whole = {"items": [{"what": "values", "layers": "4-6,9", "at": "tokens"}]}
     assert Experiment.model_validate({"capture": whole}).capture == Capture(items=(item,))
+    listed = Experiment.model_validate({"capture": ["values=4-6, 9", "hidden=1@tokens"]}).capture
+    assert listed == parse_capture("values=4-6,9,hidden=1@tokens")
     with pytest.raises(ValidationError, match="cannot capture 'keys'"):
         Experiment.model_validate({"capture": "keys=all"})
 
