@@ -12,7 +12,8 @@ from permafrost.flows.records.history import histories
 from permafrost.flows.records.listing import list_artifacts
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, Manifest
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
-from permafrost.storage.features.parts import EVERY_ARRAY, StorePart, TransferPlan, part_of
+from permafrost.storage.features.array_names import EVERY_ARRAY
+from permafrost.storage.features.parts import StorePart, TransferPlan, part_of
 from permafrost.storage.features.store import FeatureStore, store_folders
 from permafrost.storage.features.transfer import plan_transfer, transfer
 from permafrost.storage.progress import Progress

@@ -1,6 +1,5 @@
 """`statistics`: what the rows of a feature store look like, by array."""
 
-import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from permafrost.flows.cli.common import (
 from permafrost.flows.cli.inspection import find_store
 from permafrost.flows.engine_choice import Dask, parse_engine
 from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.features.array_names import named_arrays
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.quoting import quoted
 
@@ -113,18 +113,13 @@ def statistics(
 
 def _named(store: FeatureStore, patterns: str) -> tuple[str, ...]:
     there = [a for a in store.declared() if a not in ALWAYS and store.spec(a).width is not None]
-    names = set[str]()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        fitting = fnmatch.filter(there, pattern)
-        if not fitting:
-            raise NotFoundError(
-                f"no array of the store {store.store_id[:12]} is called {quoted(pattern)}; there are "
-                f"{', '.join(there) or 'none'}"
-            )
-        names.update(fitting)
-    if not names:
-        raise InputError(f"--arrays {quoted(patterns)} names no array; give one, as hidden/3")
-    return tuple(name for name in there if name in names)
+    asked = [part for part in map(str.strip, patterns.split(",")) if part]
+    if not (names := named_arrays(there, asked, store.store_id)):
+        raise InputError(
+            f"--arrays {quoted(patterns)} names no array of the store {store.store_id[:12]}; there are "
+            f"{', '.join(there) or 'none'}"
+        )
+    return names
 
 
 _COLUMNS = (

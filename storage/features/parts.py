@@ -4,7 +4,6 @@ Segments are copied whole, so a part that is named by texts has the other texts 
 segment has the same texts in both stores; its number may differ.
 """
 
-import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.array_names import named_arrays
 from permafrost.storage.features.layout import in_order
 from permafrost.storage.features.projections import has_projection, stored_projections
 from permafrost.storage.features.receipts import Receipt
@@ -21,10 +21,7 @@ from permafrost.storage.features.segments import Segment
 from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.features.verification import Damage
-from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import Replica, replica_of
-
-EVERY_ARRAY = "*"
 
 
 @dataclass(frozen=True)
@@ -131,15 +128,8 @@ def part_of(
                 "copied"
             )
     there = [a for a in source.arrays() if a not in ALWAYS]
-    named = {p: fnmatch.filter(there, p) for p in patterns}
-    for pattern, found in named.items():
-        if not found and pattern != EVERY_ARRAY:
-            raise NotFoundError(
-                f"no array of the store {source.store_id[:12]} is called {quoted(pattern)}; there are "
-                f"{', '.join(there) or 'none'}"
-            )
-    arrays = set[str]().union(*named.values())
-    return StorePart(source, tuple(in_order(arrays)), tuple(segments), n_unknown)
+    arrays = named_arrays(there, patterns, source.store_id)
+    return StorePart(source, arrays, tuple(segments), n_unknown)
 
 
 def require_alike(source: FeatureStore, target: FeatureStore) -> None:
