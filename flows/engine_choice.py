@@ -1,11 +1,15 @@
 """Which engine runs an experiment, by the name that people write."""
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 NAMES = "serial, prefect, dask and dask=tcp://host:port"
+_SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
+"""Dask's own; packages may add others to `_MORE_SCHEMES`."""
+_MORE_SCHEMES = "distributed.comm.backends"
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def parse_engine(name: object) -> EngineChoice:
     """The engine of a name.
 
     Raises:
-        InputError: there is none of this name, or the scheduler's address is none.
+        InputError: there is none of this name, or the scheduler's address is none that Dask knows.
     """
     match name:
         case "serial":
@@ -44,10 +48,17 @@ def parse_engine(name: object) -> EngineChoice:
             return Dask()
         case str() if name.startswith("dask="):
             address = name.removeprefix("dask=")
-            if not all(address.partition("://")):
+            scheme, *rest = address.partition("://")
+            if not (scheme and all(rest)):
                 raise InputError(
                     f"the scheduler's address is {quoted(address)}; write dask=tcp://host:port, as 'dask "
                     "scheduler' prints it"
+                )
+            known = (*_SCHEMES, *entry_points(group=_MORE_SCHEMES).names)
+            if scheme not in known:
+                raise InputError(
+                    f"the scheduler's address {quoted(address)} begins with {quoted(scheme)}, which Dask "
+                    f"does not know; it knows {', '.join(known)}"
                 )
             return Dask(address)
         case _:

@@ -3,9 +3,11 @@
 import contextlib
 import datetime
 import json
+import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from permafrost.storage.gate import pass_gate
 from permafrost.storage.keys import digest
 
 RESULTS = "results.parquet"
+LAST_RECORD_S = 0.4
+"""How long a run that is stopped by force may take to record it."""
 _COLUMNS = ("method", "task", "seed", "role", "metric", "dev", "test", "choice", "key")
 
 
@@ -88,6 +92,7 @@ class RunUnderWay:
         begin_run(home, known)
         self._known, self._begun = known, begin(home, e.name, record)
         self._done_before: dict[str, Node] = {}
+        self._ending = threading.Lock()
 
     def look(self) -> None:
         """See what there is already; what is being removed right now is waited for, and gone then."""
@@ -164,7 +169,9 @@ class RunUnderWay:
             error=_line(error),
             **fields,
         )
-        end(self._context.home, ended)
+        # A process that leaves by force records that in a thread of its own; whoever is first is right.
+        with self._ending:
+            end(self._context.home, ended)
 
     def _done(self) -> dict[str, Node]:
         artifacts = self._context.artifacts
@@ -184,11 +191,13 @@ class RunUnderWay:
 def recorded(
     nodes: ExperimentGraph, context: RunContext, engine: Engine, overrides: Sequence[str]
 ) -> Generator[RunUnderWay]:
-    """A run inside the block is recorded, also one that an exception ends."""
+    """A run inside the block is recorded, also one that an exception ends, or a signal while it is in the
+    middle of long work."""
     run = RunUnderWay(nodes, context, engine, overrides)
     try:
         run.look()
-        yield run
+        with STOP.last_act(partial(run.broken_off, "stopped", None), LAST_RECORD_S):
+            yield run
     except (Stopped, KeyboardInterrupt):
         run.broken_off("stopped", None)
         raise

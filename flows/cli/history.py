@@ -41,6 +41,7 @@ def runs(
     json: JsonFlag = False,
 ) -> None:
     """List every run, oldest first: overrides, time, what it computed, how it ended, scores."""
+    from permafrost.flows.experiment_files.wrong_fields import nearest
     from permafrost.flows.records.history import histories, history_problems
     from permafrost.flows.records.pins import pinned
     from permafrost.storage.replica import public_name
@@ -50,7 +51,8 @@ def runs(
     if experiment is not None:
         if experiment not in found:
             raise NotFoundError(
-                f"no experiment {quoted(experiment)} has run here; there are {', '.join(found) or 'none'}"
+                f"no experiment {quoted(experiment)} has run here{nearest(experiment, list(found))}; there "
+                f"are {', '.join(found) or 'none'}"
             )
         found = {experiment: found[experiment]}
     kept = set(pinned(root))

@@ -49,6 +49,10 @@ Event = tuple[float, dict[str, Any]]
 """Seconds since the epoch, on the scheduler, and what was told."""
 
 
+class NoSchedulerError(ClusterGoneError, InputError):
+    """No scheduler answers at the address that was given."""
+
+
 class Cluster:
     """Use as a context manager; starts nothing before `start`.
 
@@ -66,6 +70,7 @@ class Cluster:
         self._open = contextlib.ExitStack()
         self._starting = threading.Lock()
         self._client: Client | None = None
+        self._nobody: NoSchedulerError | None = None
         self.name = f"permafrost-{uuid.uuid4().hex[:12]}"
         """Of the run, at the scheduler: of what is told, and of the check that workers have."""
         self.roster = Roster(display.tell)
@@ -118,10 +123,13 @@ class Cluster:
         """The client of the cluster, which is started if it was not.
 
         Raises:
-            InputError: no scheduler answers, or none of its workers can stand in for this process.
+            NoSchedulerError: no scheduler answers.
+            ClusterGoneError: none of its workers can stand in for this process.
             PermafrostError: the cluster did not start.
         """
         with self._starting:
+            if self._nobody is not None:
+                raise self._nobody  # nor would it answer whoever waited meanwhile
             if self._client is None:
                 self._client = self._started()
             return self._client
@@ -182,10 +190,11 @@ class Cluster:
         try:
             return Client(address, set_as_default=False, timeout=CONNECT_S)
         except (OSError, TimeoutError, ValueError) as error:
-            raise InputError(
+            self._nobody = NoSchedulerError(
                 f"no Dask scheduler answers at {address} ({type(error).__name__}: {error}); start one with "
                 "'dask scheduler', or let --engine dask start a cluster on this machine"
-            ) from error
+            )
+            raise self._nobody from error
 
     def _check(self, client: Client) -> None:
         """Have every worker checked, those too that join later."""

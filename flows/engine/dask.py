@@ -54,7 +54,7 @@ class DaskEngine:
         """How each node ended, by id.
 
         Raises:
-            InputError: no scheduler answers.
+            NoSchedulerError: no scheduler answers.
             ClusterGoneError: it is gone, or none of its workers can stand in for this process.
         """
         if self._where.scheduler is None and self.n_workers < self._asked:

@@ -35,7 +35,7 @@ _POLL_S = 0.1
 
 
 class ClusterGoneError(PermafrostError):
-    """Nothing can be computed any more where nodes are computed; no fault of any of them."""
+    """Nothing can be computed where nodes are computed, now or any more; no fault of any of them."""
 
 
 class Place(Protocol):
@@ -92,7 +92,8 @@ class ThisProcess:
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
-    return is_curable(state.result(raise_on_failure=False))
+    error = state.result(raise_on_failure=False)
+    return not isinstance(error, ClusterGoneError) and is_curable(error)
 
 
 @task(

@@ -47,9 +47,8 @@ def load_experiment(
     else:
         where, document = str(source), read_yaml(_text(source), str(source))
     if not isinstance(document, dict):
-        raise InputError(
-            f"{where} holds {type(document).__name__}, expected fields such as name, tasks"
-        )
+        what = "is empty" if document is None else f"holds {type(document).__name__}"
+        raise InputError(f"{where} {what}, expected fields such as name, tasks")
     changed = overridden(document, overrides, Experiment)
     fields = _found(_expanded(changed.fields, "$"), found)
     try:

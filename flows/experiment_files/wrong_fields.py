@@ -91,7 +91,7 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
     if entry is None or path[-1] in names or not _holds_fields(entry):
         return None
     where = ".".join((*path[:-1], _cut(path[-1])))
-    return f"there is no {where}{_nearest(path[-1], names)}; there are {_listed(names) or 'none'}"
+    return f"there is no {where}{nearest(path[-1], names)}; there are {_listed(names) or 'none'}"
 
 
 def near(name: str, names: Sequence[str]) -> str | None:
@@ -99,6 +99,12 @@ def near(name: str, names: Sequence[str]) -> str | None:
     lower = {known.casefold(): known for known in names}
     found = get_close_matches(name.casefold(), lower, 1, 0.55)
     return lower[found[0]] if found else None
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """The name that is most like another one, as a part of a message; nothing if none is."""
+    found = near(name, names)
+    return "" if found is None else f"; the nearest is {quoted(found)}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ def _line(e: ErrorDetails, config: type[BaseModel], given: object) -> str:
         case "extra_forbidden":
             names = _fields(_of_value(at, value))
             name, known = str(e["loc"][-1]), _listed(names)
-            reason = f"there is no such field{_nearest(name, names)}"
+            reason = f"there is no such field{nearest(name, names)}"
             return f"{where}: {reason}" + (f"; there are {known}" if known else "")
         case "missing":
             return f"{where}: this field has to be given"
@@ -129,12 +135,21 @@ def _line(e: ErrorDetails, config: type[BaseModel], given: object) -> str:
             chosen, field = value, where
             if isinstance(value, Mapping):
                 chosen, field = value.get(tag), f"{where}.{tag}"
-            nearest = _nearest(chosen, names) if isinstance(chosen, str) else ""
-            return f"{field} is {quoted(chosen)}, which is unknown{nearest}; {known}"
+            like = nearest(chosen, names) if isinstance(chosen, str) else ""
+            return f"{field} is {quoted(chosen)}, which is unknown{like}; {known}"
         case "model_type" | "model_attributes_type":
             tag, names = _tags(at, value)
-            such = f" such as '{tag}: {names[0]}'" if names else ""
+            name = near(value, names) if isinstance(value, str) else None
+            such = f" such as '{tag}: {name or names[0]}'" if names else ""
             return f"{where}: expected fields{such} (given: {_shown(e['input'])})"
+        case "too_short":
+            what = "mapping" if isinstance(e["input"], Mapping) else "list"
+            least = e.get("ctx", {})["min_length"]
+            return f"{where}: expected a {what} of at least {least} (given: {_shown(e['input'])})"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{where}: expected a whole number (given: {_shown(e['input'])})"
+        case "float_parsing" | "float_type":
+            return f"{where}: expected a number (given: {_shown(e['input'])})"
         case "tuple_type" | "list_type":
             given_text = _shown(e["input"])
             return f"{where}: expected a list, such as [{given_text}] (given: {given_text})"
@@ -285,11 +300,6 @@ def _item(value: object, name: str | int) -> Any:
     return None
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
-    found = near(name, names)
-    return "" if found is None else f"; the nearest is {quoted(found)}"
-
-
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
     return ", ".join(map(_cut, names[:_NAMES])) + more
@@ -303,7 +313,7 @@ def _shown(value: object) -> str:
         isinstance(v, Mapping | list | tuple) for v in value
     ):
         return f"a list of {len(value)}"
-    return quoted(value)
+    return quoted(list(value) if isinstance(value, tuple) else value)
 
 
 def _cut(text: str, limit: int = LIMIT) -> str:

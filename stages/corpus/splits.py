@@ -186,6 +186,12 @@ class _CarvedTest(_Config):
                     left -= taken
                     chosen += group.rows
                     n_wanted -= len(group.rows)
+        if not chosen and 1 < len(strata) == len(groups) and task != "similarity":
+            raise InputError(
+                f"test fraction {self.fraction} of {n_rows} training examples leaves test empty: each of the "
+                f"{len(strata)} classes has one text, which stays in train; is the column of the labels the "
+                "one that you mean? Else give more texts of each class, or name a file for test"
+            )
         if not chosen:
             raise InputError(
                 f"test fraction {self.fraction} of {n_rows} training examples leaves test empty: no text is "

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from distributed.comm import backends
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -26,6 +27,18 @@ def test_engines_have_names() -> None:
 def test_other_names_are_refused_with_what_there_is(name: object) -> None:
     with pytest.raises(InputError, match=r"dask=tcp://host:port"):
         parse_engine(name)
+
+
+@pytest.mark.parametrize("scheme", ["tpc", "http", "TCP"])
+def test_an_address_of_another_kind_is_refused_with_those_that_dask_knows(scheme: str) -> None:
+    with pytest.raises(InputError, match=f"begins with '{scheme}'.* it knows tcp, tls, "):
+        parse_engine(f"dask={scheme}://localhost:8786")
+
+
+def test_addresses_of_all_kinds_that_dask_has_are_taken() -> None:
+    assert {parse_engine(f"dask={scheme}://a:1") for scheme in backends} == {
+        Dask(f"{scheme}://a:1") for scheme in backends
+    }
 
 
 def test_an_experiment_names_its_engine() -> None:

@@ -347,7 +347,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says(
         "report.graphs_of={pairs: [no such words]}", "no test text has 'no such words'; give words"
     )
-    says("report.graphs_of={pairs: []}", "at least 1 item")
+    says("report.graphs_of={pairs: []}", "expected a list of at least 1")
     says("report.graphs_of={pairs: ['  ']}", "at least 1 character")
     says("report.graphs_of={pears: [a]}", "names the task 'pears', .* such methods are on 'pairs'")
 

@@ -151,7 +151,7 @@ def test_the_artifact_holds_the_classifier_of_these_vectors(
         ({"layers": "auto"}, "methods.probe: layers 'auto' are"),
         ({"layers": ["sixth"]}, "'sixth' is not a layer"),
         ({"layers": [7]}, "hidden=7"),
-        ({"layers": []}, "at least 1 item"),
+        ({"layers": []}, "methods.probe.layers: expected a list of at least 1 (given: [])"),
         ({"recipe": "eol"}, "methods.probe reads the recipe 'eol'; there are default, bare"),
         ({"tasks": ["pears"]}, "methods.probe names the task 'pears'"),
         ({"tasks": ["graded"]}, "scored on tasks of kind classification or pair_classification"),

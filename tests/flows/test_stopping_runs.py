@@ -16,7 +16,9 @@ import pytest
 import yaml
 from prefect.settings import get_current_settings
 
+from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.quiet import EMBEDDED_DEFAULTS
+from permafrost.flows.records.history import histories
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
@@ -177,6 +179,37 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
     with urllib.request.urlopen(request) as answer:
         (found,) = json.load(answer)
     assert found["state"]["type"] == "CRASHED", found["state"]
+
+
+def test_the_end_of_a_run_that_does_not_look_is_recorded(
+    experiment_file: Path, tmp_path: Path
+) -> None:
+    """As of a report in the middle of its tests: the process leaves by force, and the run is no killed
+    one."""
+    program = (
+        "import sys, time; import permafrost.flows.engine.engine as engine\n"
+        "def work(dag, node, progress):\n"
+        "    print('at work', flush=True)\n"
+        "    time.sleep(60)\n"
+        "engine.make = work\n"
+        "from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+    )
+    home = tmp_path / "home"
+    arguments = ["run", str(experiment_file), "--home", str(home), "--engine", "serial"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **NO_SERVER},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert any("at work" in line for line in run.stdout)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM
+    (found,) = histories(home)[load_experiment(experiment_file).name].runs
+    assert found.ended is not None
+    assert (found.ended.outcome, found.ended.error, found.ended.computed) == ("stopped", None, {})
 
 
 @pytest.mark.deep
