@@ -82,6 +82,7 @@ def export(
                 "difference": done.difference,
                 "width": done.d_out,
                 "bytes": done.n_bytes,
+                "trained_in": done.trained_in,
             }
         )
         return
@@ -90,6 +91,8 @@ def export(
         say += f"; sentence-transformers differs by {done.difference:.1e}"
     if done.why_not_plain is not None:
         say += f"; needs Permafrost, since {done.why_not_plain}"
+    if done.trained_in is not None:
+        say += f"; trained on weights in {done.trained_in}, so load it with dtype=torch.{done.trained_in}"
     console.print(say, highlight=False, markup=False, soft_wrap=True)
     say_path(output)
 

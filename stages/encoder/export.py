@@ -48,6 +48,9 @@ class Exported:
     """For a plain folder the largest difference from our vectors, see `plain_difference`."""
     d_out: int
     n_bytes: int
+    trained_in: str | None = None
+    """Of adapters, the dtype of the weights that they were trained on: given none, peft takes that of the
+    backbone's files."""
 
 
 def export_head(
@@ -123,6 +126,7 @@ def _export_adapters(home: Path, artifact: str, output: Path, backbone: str | No
         difference=None,
         d_out=tuned.tuned.head.pooling.d_out,
         n_bytes=bytes_under(output),
+        trained_in=tuned.base.identity.compute_dtype,
     )
 
 

@@ -181,7 +181,7 @@ def test_adapters_are_exported_as_peft_loads_them(cli: Cli, files: Files) -> Non
     name = published(cli.home, base, "lora", "glot", base.source)
     out = cli.home.parent / "adapters"
     done = cli.json("export", name, "-o", str(out), "--form", "peft")
-    assert done["form"] == "peft"
+    assert (done["form"], done["trained_in"]) == ("peft", "float32")
     assert {p.name for p in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
     model = peft.AutoPeftModelForFeatureExtraction.from_pretrained(str(out)).eval()
     encoder = load_tuned(cli.home, name, device="cpu")
