@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from permafrost.storage.errors import InputError
+from permafrost.storage.nearest import nearest
 from permafrost.storage.quoting import quoted
 
 NAMES = "serial, prefect, dask and dask=tcp://host:port"
@@ -33,6 +34,12 @@ class Dask:
 EngineChoice = Serial | Prefect | Dask
 
 
+def schemes() -> tuple[str, ...]:
+    """How an address of a scheduler may begin."""
+    more = sorted(entry_points(group=_MORE_SCHEMES).names.difference(_SCHEMES))
+    return (*_SCHEMES, *more)
+
+
 def parse_engine(name: object) -> EngineChoice:
     """The engine of a name.
 
@@ -54,11 +61,10 @@ def parse_engine(name: object) -> EngineChoice:
                     f"the scheduler's address is {quoted(address)}; write dask=tcp://host:port, as 'dask "
                     "scheduler' prints it"
                 )
-            known = (*_SCHEMES, *entry_points(group=_MORE_SCHEMES).names)
-            if scheme not in known:
+            if scheme not in (known := schemes()):
                 raise InputError(
                     f"the scheduler's address {quoted(address)} begins with {quoted(scheme)}, which Dask "
-                    f"does not know; it knows {', '.join(known)}"
+                    f"does not know{nearest(scheme, known)}; it knows {', '.join(known)}"
                 )
             return Dask(address)
         case _:

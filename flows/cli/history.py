@@ -18,6 +18,7 @@ from permafrost.flows.cli.common import (
     say,
 )
 from permafrost.storage.errors import NotFoundError
+from permafrost.storage.nearest import nearest
 from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def runs(
     json: JsonFlag = False,
 ) -> None:
     """List every run, oldest first: overrides, time, what it computed, how it ended, scores."""
-    from permafrost.flows.experiment_files.wrong_fields import nearest
     from permafrost.flows.records.history import histories, history_problems
     from permafrost.flows.records.pins import pinned
     from permafrost.storage.replica import public_name
@@ -51,7 +51,7 @@ def runs(
     if experiment is not None:
         if experiment not in found:
             raise NotFoundError(
-                f"no experiment {quoted(experiment)} has run here{nearest(experiment, list(found))}; there "
+                f"no experiment {quoted(experiment)} has run here{nearest(experiment, found)}; there "
                 f"are {', '.join(found) or 'none'}"
             )
         found = {experiment: found[experiment]}

@@ -5,6 +5,7 @@ Prefect checks what is given against the form; the experiment is then read with 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -12,10 +13,11 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from permafrost.flows.context import RunRuntime
+from permafrost.flows.engine_choice import schemes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-_ENGINE = r"^(serial|prefect|dask|dask=\w+://.+)$"
+_ENGINE = rf"^(serial|prefect|dask|dask=({'|'.join(map(re.escape, schemes()))})://.+)$"
 
 
 def form(model: type[BaseModel], leave_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -11,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from permafrost.stages.kinds import kind_choice
+from permafrost.storage.nearest import near, nearest
 from permafrost.storage.quoting import LIMIT, quoted, visible
 
 _LISTED = 10
@@ -92,19 +92,6 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
         return None
     where = ".".join((*path[:-1], _cut(path[-1])))
     return f"there is no {where}{nearest(path[-1], names)}; there are {_listed(names) or 'none'}"
-
-
-def near(name: str, names: Sequence[str]) -> str | None:
-    """The name that is most like another one, if any is."""
-    lower = {known.casefold(): known for known in names}
-    found = get_close_matches(name.casefold(), lower, 1, 0.55)
-    return lower[found[0]] if found else None
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """The name that is most like another one, as a part of a message; nothing if none is."""
-    found = near(name, names)
-    return "" if found is None else f"; the nearest is {quoted(found)}"
 
 
 @dataclass(frozen=True)

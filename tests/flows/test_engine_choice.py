@@ -29,9 +29,15 @@ def test_other_names_are_refused_with_what_there_is(name: object) -> None:
         parse_engine(name)
 
 
-@pytest.mark.parametrize("scheme", ["tpc", "http", "TCP"])
-def test_an_address_of_another_kind_is_refused_with_those_that_dask_knows(scheme: str) -> None:
-    with pytest.raises(InputError, match=f"begins with '{scheme}'.* it knows tcp, tls, "):
+@pytest.mark.parametrize(
+    ("scheme", "like"),
+    [("tpc", "; the nearest is 'tcp'"), ("zmq", ""), ("TCP", "; the nearest is 'tcp'")],
+)
+def test_an_address_of_another_kind_is_refused_with_those_that_dask_knows(
+    scheme: str, like: str
+) -> None:
+    says = f"begins with '{scheme}', which Dask does not know{like}; it knows tcp, tls, "
+    with pytest.raises(InputError, match=says):
         parse_engine(f"dask={scheme}://localhost:8786")
 
 

@@ -67,6 +67,7 @@ def test_settings_have_the_descriptions_limits_and_choices_of_their_model() -> N
         ({"runtime": {"speed": 1}}, "'speed' was unexpected"),
         ({"overrides": ["seeds"]}, "does not match"),
         ({"engine": "spark"}, "does not match"),
+        ({"engine": "dask=tpc://host:8786"}, "does not match"),
         ({"home": ""}, "should be non-empty"),
     ],
 )
