@@ -25,7 +25,7 @@ from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.readers import FeatureReader, open_reader
 from permafrost.storage.removal import removal_named
-from permafrost.storage.replica import attach, public_name, replica_of
+from permafrost.storage.replica import attach, public_name, replica_of, require_no_replica
 
 if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
@@ -361,10 +361,9 @@ def _shared(
     dry_run: bool,
     form: Literal["home", "dataset"] = "home",
 ) -> "Copied":
-    from permafrost.flows.sharing import Wanted, copy_between, would_copy
+    from permafrost.flows.sharing import copy_between, wanted_of, would_copy
 
-    names = arrays.split(",") if isinstance(arrays, str) else arrays
-    wanted = Wanted(store, tuple(name.strip() for name in names), corpus)
+    wanted = wanted_of(store, arrays, corpus, form)
     if dry_run:
         return would_copy(source, target, wanted, form)
     return copy_between(source, target, wanted, lambda _: SilentProgress(), form=form)
@@ -380,7 +379,7 @@ def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
     Replicas are kept under PERMAFROST_CACHE or, if that is not set, in the user's cache folder.
 
     Raises:
-        InputError: the home is a file, or a URL that cannot be used.
+        InputError: the home is a file, the replica of an object store, or a URL that cannot be used.
     """
     if not isinstance(home, str | PathLike | Home):
         raise InputError(
@@ -393,6 +392,7 @@ def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
     path = checked_path(_local_name(name), "the home", HOME_BYTES)
     if path.exists() and not path.is_dir():
         raise InputError(f"the home {name} is a file; give a folder")
+    require_no_replica(path)
     return path
 
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from permafrost.flows.dataset_folder import require_card_place, require_hub_limits, write_card
 from permafrost.flows.records.history import histories
@@ -22,6 +22,8 @@ from permafrost.storage.replica import public_name
 
 CORPUS = "corpus"
 _TEXTS = "texts.parquet"
+Form = Literal["home", "dataset"]
+"""A home for this program, or one with a card for the hub."""
 _DATA = (".parquet", ".json")
 """Endings of the files of a corpus; no other is copied."""
 
@@ -36,6 +38,30 @@ class Wanted:
     """Names of arrays, or patterns of them: `hidden/3`, `hidden/*`."""
     corpus: str | None = None
     """A task's name, or `corpus/<key>`: only segments that hold its texts, whole, and the corpus itself."""
+
+
+def wanted_of(store: object, arrays: object, corpus: object, form: object) -> Wanted:
+    """What is wanted, from what a program gives.
+
+    Raises:
+        InputError: an argument is of the wrong type, `arrays` is empty, or there is no such form.
+    """
+    for name, value in (("store", store), ("corpus", corpus)):
+        if not isinstance(value, str | None):
+            raise InputError(
+                f"{name} is {quoted(value)}, of type {type(value).__name__}; give a name, or None"
+            )
+    names = arrays.split(",") if isinstance(arrays, str) else arrays
+    if not (isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names)):
+        raise InputError(
+            f"arrays is {quoted(arrays)}; give names of arrays, or patterns of them: 'hidden/3', "
+            "['hidden/*', 'values/3']"
+        )
+    if form not in get_args(Form):
+        raise InputError(f"form is {quoted(form)}; there are {', '.join(get_args(Form))}")
+    return Wanted(
+        cast("str | None", store), tuple(n.strip() for n in names), cast("str | None", corpus)
+    )
 
 
 @dataclass(frozen=True)
@@ -83,7 +109,7 @@ def copy_between(
     wanted: Wanted,
     progress: Callable[[str], Progress],
     busy: Literal["end", "wait"] = "end",
-    form: Literal["home", "dataset"] = "home",
+    form: Form = "home",
 ) -> Copied:
     """Copy what the home `target` lacks of what is wanted of the home `source`.
 
@@ -100,9 +126,7 @@ def copy_between(
     return _copied(source, target, plan, corpus)
 
 
-def would_copy(
-    source: Path, target: Path, wanted: Wanted, form: Literal["home", "dataset"] = "home"
-) -> Copied:
+def would_copy(source: Path, target: Path, wanted: Wanted, form: Form = "home") -> Copied:
     """What `copy_between` would copy; writes nothing."""
     part, corpus = chosen_part(source, target, wanted, form)
     return _copied(source, target, plan_transfer(part, target), corpus)
@@ -119,7 +143,7 @@ def _copied(source: Path, target: Path, plan: TransferPlan, corpus: ArtifactRef 
 
 
 def chosen_part(
-    source: Path, target: Path, wanted: Wanted, form: Literal["home", "dataset"] = "home"
+    source: Path, target: Path, wanted: Wanted, form: Form = "home"
 ) -> tuple[StorePart, ArtifactRef | None]:
     """The part of a store that is wanted, and the corpus that was named.
 

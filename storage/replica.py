@@ -109,6 +109,23 @@ def replica_of(path: Path) -> "Replica | None":
     return found
 
 
+def require_no_replica(path: Path) -> None:
+    """For a folder that is to be used as an ordinary one.
+
+    Raises:
+        InputError: it is, or lies in, the replica of an object store, of this process or another one.
+    """
+    for folder in (path.absolute(), *path.absolute().parents):
+        try:
+            url = json.loads((folder / _TAGS).read_text(encoding="utf-8"))["url"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        raise InputError(
+            f"{path} is this machine's copy of {url}, which loses what is written to it alone; give the URL "
+            "in its place"
+        )
+
+
 def public_name(path: Path) -> str:
     """The name of `path` for others: its URL if it is in a replica, else the path itself."""
     replica = replica_of(path)

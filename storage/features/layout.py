@@ -229,6 +229,22 @@ def earlier_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "fill_value": zeros.get(metadata["data_type"], 0.0)}
 
 
+def n_segments_of(metadata: Any, of_one: dict[str, Any]) -> int:
+    """For how many segments an array's metadata were written; 0 if they are not of this array.
+
+    Args:
+        metadata: as read.
+        of_one: the array's own for one segment.
+    """
+    (shard, *tail) = of_one["shape"]
+    shape = metadata.get("shape") if isinstance(metadata, dict) else None
+    if not (isinstance(shape, list) and shape and isinstance(shape[0], int) and shape[0] >= 0):
+        return 0
+    wanted = {**of_one, "shape": [shape[0], *tail]}
+    is_right = shape[0] % shard == 0 and metadata in (wanted, earlier_metadata(wanted))
+    return shape[0] // shard if is_right else 0
+
+
 ZARR_GROUP: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 

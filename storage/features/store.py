@@ -1,5 +1,6 @@
 """Opening a feature store, and finding out what it holds."""
 
+import contextlib
 import datetime
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from permafrost.storage.drafts import DRAFT_PREFIX
-from permafrost.storage.durable import create_durably, json_bytes
+from permafrost.storage.durable import create_durably, json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.features.layout import (
@@ -23,6 +24,7 @@ from permafrost.storage.features.layout import (
     check_axes,
     choose_axes,
     in_order,
+    n_segments_of,
     shard_key,
     zarr_metadata,
 )
@@ -199,7 +201,7 @@ class FeatureStore:
         """Numbers of the segments that have receipts and no table, ascending."""
         used = (
             self._used()
-        )  # before the tables: a table is written before its receipts and removed after them
+        )  # before the tables, which are written before receipts, and removed after
         return [s for s in sorted(used.difference(self.tables())) if self.committed(s)]
 
     def _used(self) -> set[int]:
@@ -210,8 +212,16 @@ class FeatureStore:
         return {int(name) for name in names if name.isdigit()}
 
     def n_slots(self) -> int:
-        """One more than the highest segment number ever used; numbers of dropped segments are not reused."""
-        return max([-1, *self.tables(), *self._used()]) + 1
+        """One more than the highest segment number ever used; numbers of dropped segments are not reused.
+
+        The length that the arrays were given counts too: emptied folders of receipts are in no object store.
+        """
+        declared: list[int] = []
+        for array in ALWAYS:
+            with contextlib.suppress(CorruptDataError, FileNotFoundError):
+                found = read_json(self.zarr_path / array / ZARR_JSON)
+                declared.append(n_segments_of(found, self.array_metadata(array, 1)))
+        return max(max([-1, *self.tables(), *self._used()]) + 1, min(declared, default=0))
 
     def segment(self, number: int) -> Segment:
         """One segment (the last few are cached, as segments never change).

@@ -11,6 +11,7 @@ from permafrost.flows.records.history import read_history
 from permafrost.flows.records.pins import pin, pinned, unpin
 from permafrost.stages.extraction import backbone as loading
 from permafrost.storage import replica
+from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.flows.run_records import finished
 from tests.flows.test_cli import TEXTS, Cli
@@ -135,3 +136,19 @@ def test_a_home_that_is_a_file_or_of_an_unknown_kind_is_refused(
     file.write_text("x")
     machine.home = str(file)
     assert "is a file" in machine("ls", code=2)
+
+
+def test_the_copy_of_an_object_store_is_no_home_of_its_own(
+    server: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is written to it alone is removed when the URL is opened again."""
+    folder = replica.attach(HOME, tmp_path / "copy", SilentProgress())
+    finished(folder)
+    _leave()
+    local = Cli(folder, capsys)
+    for place in (folder, folder / "runs"):
+        local.home = place
+        said = local("runs", code=2)
+        assert f"is this machine's copy of {HOME}, which loses what is written to it alone" in said
+    with pytest.raises(InputError, match=f"copy of {HOME}"):
+        permafrost.open(folder)

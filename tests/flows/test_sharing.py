@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import permafrost
 from permafrost.storage import artifacts
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
+from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
@@ -169,3 +171,22 @@ def test_nothing_of_another_home_is_executed(tmp_path: Path) -> None:
     found = {p.name for p in (tmp_path / "here").rglob("*") if p.is_file()}
     assert not any(name.endswith((".py", ".pkl")) for name in found)
     assert verify(all_stores(tmp_path / "here")[0], SilentProgress()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"arrays": []}, r"arrays is \[\]; give names of arrays"),
+        ({"arrays": 5}, "arrays is 5; give names of arrays"),
+        ({"arrays": ["hidden/1", 5]}, r"arrays is \['hidden/1', 5\]; give names"),
+        ({"store": 7}, "store is 7, of type int; give a name, or None"),
+        ({"corpus": 7}, "corpus is 7, of type int"),
+        ({"form": "zip"}, "form is 'zip'; there are home, dataset"),
+    ],
+)
+def test_arguments_of_a_program_are_checked(
+    tmp_path: Path, given: dict[str, Any], says: str
+) -> None:
+    filled_store(tmp_path / "a")
+    with pytest.raises(InputError, match=says):
+        permafrost.open(tmp_path / "a").push(tmp_path / "b", dry_run=True, **given)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from permafrost.storage.durable import json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.groups import write_groups
 from permafrost.storage.features.projections import (
@@ -370,6 +371,33 @@ def test_several_kinds_of_damage_are_repaired_together(small: SmallStore) -> Non
     assert set(_places(damage)) == {(0, CELL), (0, "span"), (1, None), (None, "token_ids")}
     assert _repair(small, damage) == {0: (CELL, "span")}
     assert _verify(store) == []
+
+
+def test_a_copy_of_the_files_alone_is_as_long_as_the_store(
+    small: SmallStore, tmp_path: Path
+) -> None:
+    """A segment was dropped and left an empty folder of receipts, which no object store has."""
+    (small.store.root / "receipts" / "000007").mkdir()
+    with writing(small.store) as writer:
+        writer.declare(("hidden/2",))
+    assert (_verify(small.store), small.store.n_slots()) == ([], 8)
+    copy = tmp_path / "copy" / small.store.root.name
+    for path in filter(Path.is_file, small.store.root.rglob("*")):
+        to = copy / path.relative_to(small.store.root)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(path.read_bytes())
+    found = FeatureStore.open(copy)
+    assert not (copy / "receipts" / "000007").exists()
+    assert (_verify(found), found.n_slots()) == ([], 8)
+
+
+def test_a_length_that_one_array_alone_has_is_not_the_stores(small: SmallStore) -> None:
+    n, path = small.store.n_slots(), small.store.zarr_path / "span" / "zarr.json"
+    content = read_json(path)
+    content["shape"][0] *= 1000
+    path.write_bytes(json_bytes(content))
+    assert small.store.n_slots() == n
+    assert _places(_verify(small.store)) == [(None, "span")]
 
 
 def test_verifying_changes_nothing(shared: Shared) -> None:
