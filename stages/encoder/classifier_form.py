@@ -78,5 +78,6 @@ def write_classifier(fitted: FittedHead, folder: Path) -> None:
         arrays=fitted.target.arrays,
         identity=fitted.target.identity.model_copy(update=digests),
         head_sha256=digests_of(folder / HEAD),
+        code=dict(fitted.code) or None,
     )
     (folder / RECORD).write_bytes(sealed_bytes(record.fields()))

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.finish import require_finite
-from permafrost.stages.encoder.load import require_same_code
+from permafrost.stages.encoder.plugin_code import require_same_code
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.lengths import measure
 from permafrost.stages.extraction.target import MOVED, ExtractTarget, target_of_store

@@ -13,6 +13,7 @@ from permafrost.stages.encoder.answers import (
     head_answers,
 )
 from permafrost.stages.encoder.encoder import Encoder
+from permafrost.stages.encoder.plugin_code import plugin_code, require_same_code
 from permafrost.stages.encoder.runtime import BATCH_TOKENS, Device, runtime_on
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, MethodVectors, TextVectors
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
@@ -29,12 +30,10 @@ from permafrost.stages.fit.trained import load_head
 from permafrost.stages.freeze.layers_head import heads_with_vectors
 from permafrost.stages.freeze.pair_fit import load_pair_fit
 from permafrost.stages.linear.model import load_linear
-from permafrost.stages.plugins import classes, origin_of, packages
 from permafrost.storage.adapted_stores import backbone_of_store, open_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
-from permafrost.storage.fingerprint import fingerprint
 from permafrost.storage.quoting import quoted
 
 LINEAR = "linear"
@@ -55,6 +54,8 @@ class FittedHead:
     """Of a linear classifier those of its method, which it answers from."""
     targets: tuple[ExtractTarget, ...]
     """What it reads: one, or one per prompt of an ensemble, in order."""
+    code: Mapping[str, str]
+    """Of the plug-ins with which it was trained."""
 
     @property
     def target(self) -> ExtractTarget:
@@ -78,7 +79,7 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
     """
     made = _find(home, name)
     if made.ref.stage == LINEAR:
-        return FittedHead(made.ref, made.folder, *_linear(home, made, backbone))
+        return FittedHead(made.ref, made.folder, *_linear(home, made, backbone), made.code)
     vectors: HeadVectors | LatentVectors
     if made.is_of_layers:
         vectors = load_latent_head(made.folder, made.arrays, str(made.ref), made.label_range)
@@ -86,7 +87,8 @@ def find_fitted(home: Path, name: str, backbone: str | None) -> FittedHead:
         vectors = HeadVectors(load_head(made.folder))
     used = vectors.arrays if isinstance(vectors, LatentVectors) else (vectors.head.layer,)
     (store,) = made.stores
-    return FittedHead(made.ref, made.folder, vectors, (_target(home, store, used, backbone),))
+    targets = (_target(home, store, used, backbone),)
+    return FittedHead(made.ref, made.folder, vectors, targets, made.code)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class _Trained:
     """Ids of the stores that it read."""
     arrays: tuple[str, ...]
     """Read of the first of them, in order."""
+    code: Mapping[str, str]
+    """Of the plug-ins with which it was trained."""
 
     @property
     def is_of_layers(self) -> bool:
@@ -173,7 +177,7 @@ def _find(home: Path, name: str) -> _Trained:
     read = [i.split("/", 2)[1:] for i in spec.inputs if i.startswith("features/")]
     stores = tuple(dict.fromkeys(store for store, _ in read))
     arrays = tuple(array for store, array in read if store == stores[0])
-    return _Trained(ref, folder, spec.config, stores, arrays)
+    return _Trained(ref, folder, spec.config, stores, arrays, plugin_code(spec.code))
 
 
 def _target(
@@ -187,21 +191,6 @@ def _target(
         files = replace(target.files, source=store.record.backbone["source"])
         target = replace(target, files=files)
     return target
-
-
-def require_same_code(name: str, trained: Mapping[str, str]) -> None:
-    """Raises: InputError: a plug-in with which the head was trained has been edited since."""
-    modules = packages()
-    if not any(entry.partition(":")[0] in modules for entry in trained):
-        return
-    for cls in classes():
-        now = fingerprint(cls, modules)
-        for entry in now.definitions.keys() & trained.keys():
-            if now.is_other(entry, trained[entry]):
-                raise InputError(
-                    f"{name} was trained with other code of {entry} than {origin_of(cls)} has now, so its "
-                    "vectors would be others; name the file as it was, or train the head again"
-                )
 
 
 def load_latent_head(

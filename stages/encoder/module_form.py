@@ -12,6 +12,7 @@ from permafrost.stages.encoder.answers import LinearAnswers
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.linear_form import read_linear, write_linear
 from permafrost.stages.encoder.load import FittedHead, assemble, load_latent_head
+from permafrost.stages.encoder.plugin_code import require_same_code
 from permafrost.stages.encoder.runtime import BATCH_TOKENS, Device, runtime_on
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
@@ -53,6 +54,8 @@ class ModuleRecord(BaseModel):
     """Lowest and highest label, of a head on every layer."""
     head_sha256: dict[str, str] | None = None
     """Of the files in `head`; folders of earlier versions have none."""
+    code: dict[str, str] | None = None
+    """Of the plug-ins with which it was trained, if any; folders of earlier versions have none."""
 
     def fields(self) -> dict[str, Any]:
         """As it is written: without what there is none of, which earlier versions do not know."""
@@ -82,6 +85,7 @@ def write_module(fitted: FittedHead, folder: Path) -> None:
         if isinstance(fitted.vectors, LatentVectors)
         else None,
         head_sha256=digests_of(folder / HEAD),
+        code=dict(fitted.code) or None,
     )
     (folder / RECORD).write_bytes(sealed_bytes(record.fields()))
     module = {"idx": 0, "name": "0", "path": "", "type": MODULE}
@@ -121,12 +125,14 @@ def load_exported(
         batch_tokens: maximum padded tokens of a batch.
 
     Raises:
-        InputError: there is no such folder, or it is of the plain form.
+        InputError: there is no such folder, or it is of the plain form, or uses a plug-in that is not in use
+            here or whose code has changed.
         CorruptDataError: its record, its head or its backbone is not what was exported.
     """
     folder = Path(folder)
     record = _read_record(folder)
     _require_head(folder / HEAD, record.head_sha256 or {})
+    require_same_code(f"{record.artifact}, exported to {folder},", record.code or {})
     backbone = folder if record.form == "plain" else folder / BACKBONE
     identities = (record.identity, *(record.further or ()))
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
+from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -77,6 +78,14 @@ class FrozenBackboneHead(InputModule):
         """Maximum tokens per input; fixed by the features the head was trained on."""
         return self.encoder.max_length
 
+    @max_seq_length.setter
+    def max_seq_length(self, value: object) -> None:
+        raise InputError(
+            f"max_seq_length cannot be {quoted(value)}: the head was trained on features of texts cut to "
+            f"{self.encoder.max_length} tokens; cut the texts yourself, or train on features of another "
+            "max_length"
+        )
+
     def get_embedding_dimension(self) -> int:
         """Width of a vector."""
         return self.encoder.d_out
@@ -87,8 +96,9 @@ class FrozenBackboneHead(InputModule):
         """Encode texts under the recipe.
 
         Raises:
-            InputError: a text is empty.
+            InputError: a text is none, or empty.
         """
+        require_strings("texts", inputs)
         texts = [(prompt or "") + text for text in inputs]
         encoded = [t.encoded(texts) for t in self.encoder.targets]
         return {"texts": texts, "encoded": encoded}
@@ -119,6 +129,8 @@ class FrozenBackboneHead(InputModule):
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Copy the exported files unchanged."""
+        if self.folder.resolve() == Path(output_path).resolve():
+            return
         for name in (BACKBONE, HEAD):
             shutil.copytree(self.folder / name, Path(output_path) / name, dirs_exist_ok=True)
         shutil.copyfile(self.folder / RECORD, Path(output_path) / RECORD)

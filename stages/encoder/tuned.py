@@ -1,6 +1,6 @@
 """A head that was trained together with its backbone: found in a home, and used on texts directly."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.embed.head import embed_with_head, encode_with_head
 from permafrost.stages.encoder.answers import answered, head_answers
 from permafrost.stages.encoder.graph_text import FINETUNE
-from permafrost.stages.encoder.load import require_same_code
+from permafrost.stages.encoder.plugin_code import plugin_code, require_same_code
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.vectors import HeadVectors
@@ -40,6 +40,8 @@ class FittedTuned:
     tuned: TunedHead
     base: ExtractTarget
     """What the head reads, of the backbone that was trained; features are not rounded."""
+    code: Mapping[str, str]
+    """Of the plug-ins with which it was trained."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def find_tuned(home: Path, name: str, backbone: str | None) -> FittedTuned:
         f"the head {ref} (backbone looked for at {where})",
         MOVED if backbone is None else "",
     )
-    return FittedTuned(ref, folder, tuned, base)
+    return FittedTuned(ref, folder, tuned, base, plugin_code(manifest.spec.code))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def merged(fitted: FittedTuned, scratch: Path) -> FittedHead:
         files=files,
         identity=base.identity.model_copy(update=digests),
     )
-    return FittedHead(fitted.ref, fitted.folder, HeadVectors(fitted.tuned.head), (target,))
+    vectors = HeadVectors(fitted.tuned.head)
+    return FittedHead(fitted.ref, fitted.folder, vectors, (target,), fitted.code)
 
 
 def write_adapters(fitted: FittedTuned, folder: Path) -> None:

@@ -6,7 +6,7 @@ S: token slots of a segment; N: text rows of a segment. One shard of any array i
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,7 +237,8 @@ def n_segments_of(metadata: Any, of_one: dict[str, Any]) -> int:
         of_one: the array's own for one segment.
     """
     (shard, *tail) = of_one["shape"]
-    shape = metadata.get("shape") if isinstance(metadata, dict) else None
+    is_object = isinstance(metadata, dict)
+    shape: Any = cast(dict[str, Any], metadata).get("shape") if is_object else None
     if not (isinstance(shape, list) and shape and isinstance(shape[0], int) and shape[0] >= 0):
         return 0
     wanted = {**of_one, "shape": [shape[0], *tail]}

@@ -157,6 +157,38 @@ def test_commands_take_a_head_of_a_plugin_once_its_file_is_named(
     plugin.write_text(HEAD.replace("* self.scale", "+ self.scale"))
     told = cli(*commands["embed"], "--plugins", str(plugin), code=2)
     assert "was trained with other code of permafrost_plugins.my_head:ScaledMeanPooling" in told
+    with pytest.raises(InputError, match=r"exported to .*, was trained with other code of "):
+        permafrost.load_exported(tmp_path / "exported")
+
+
+def test_a_file_that_is_imported_and_registered_is_the_one_that_was_named(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin, home = tmp_path / "my_head.py", tmp_path / "home"
+    plugin.write_text(HEAD)
+    path = write(tmp_path / "e.yaml", content(tiny_bert, plugin))
+    run_serially(path, home)
+    (fit,) = [n.id for n in look(path, home).nodes.graph if n.label.startswith("fit mine")]
+    named = permafrost.encode(["snow melts"], head=fit, home=home)
+    plugins.use_files([])
+    module = importlib.import_module("my_head")
+    permafrost.register(module.ScaledMean)
+    np.testing.assert_array_equal(permafrost.encode(["snow melts"], head=fit, home=home), named)
+    plugin.write_text(HEAD.replace("* self.scale", "+ self.scale"))
+    permafrost.register(importlib.reload(module).ScaledMean)
+    with pytest.raises(InputError, match=r"was trained with other code of .*:ScaledMeanPooling"):
+        permafrost.encode(["snow melts"], head=fit, home=home)
+    other = tmp_path / "other_head.py"
+    other.write_text(HEAD)
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    plugins.use_files([other])
+    with pytest.raises(
+        InputError, match=r"the plug-in permafrost_plugins.my_head, of which nothing"
+    ):
+        permafrost.encode(["snow melts"], head=fit, home=home)
+    monkeypatch.delitem(sys.modules, "my_head")
 
 
 def test_nodes_carry_the_plugins_of_what_they_read_and_no_others(

@@ -337,3 +337,17 @@ def test_a_batch_that_does_not_fit_in_memory_is_split(
     most = 2
     with pytest.raises(PermafrostError, match="tokens alone does not fit in the memory of cpu"):
         encoder.encode(TEXTS)
+
+
+def test_what_a_person_does_with_a_loaded_folder(exported: Path) -> None:
+    model = loaded(exported)
+    (module,) = model
+    with pytest.raises(InputError, match=r"max_seq_length cannot be 8: .* cut to 60 tokens"):
+        module.max_seq_length = 8
+    for wrong in (None, 3):
+        with pytest.raises(InputError, match=r"texts\[1\]"):
+            model.encode([TEXTS[0], wrong])
+    before = {p: p.read_bytes() for p in exported.rglob("*.safetensors")}
+    model.save_pretrained(str(exported))
+    assert {p: p.read_bytes() for p in exported.rglob("*.safetensors")} == before
+    np.testing.assert_array_equal(loaded(exported).encode(TEXTS), model.encode(TEXTS))
