@@ -14,6 +14,7 @@ from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import write_durably
 from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.features.parts import StorePart
+from permafrost.storage.features.places import n_distinct
 from permafrost.storage.features.store import ALWAYS, FeatureStore, all_stores
 from permafrost.storage.features.writing import remove_ended_lock
 from permafrost.storage.quoting import quoted
@@ -125,7 +126,7 @@ def _text(home: Path, stores: list[FeatureStore]) -> Iterator[str]:
     for store in stores:
         record = store.record
         identity, numbers = record.identity, store.segments()
-        n_texts = sum(store.segment(number).n_texts for number in numbers)
+        n_texts = n_distinct(store.segment(s).table.column("digest") for s in numbers)
         yield ""
         yield f"## features/{store.store_id}"
         yield ""

@@ -289,20 +289,23 @@ def _show_store(store: FeatureStore, runs: list[Run], json: bool) -> None:
 
 
 def store_json(store: FeatureStore) -> dict[str, Any]:
-    """What a store holds."""
+    """What a store holds; a text that is in two segments counts once, its tokens twice, as on the disk."""
     import numpy as np
 
     from permafrost.storage.durable import bytes_under
+    from permafrost.storage.features.places import n_distinct
 
     numbers = store.segments()
-    lengths = [store.segment(s).table.column("n_tokens").chunks for s in numbers]
+    tables = [store.segment(s).table.select(["digest", "n_tokens"]) for s in numbers]
     return {
         "store_id": store.store_id,
         "backbone": store.record.backbone["source"],
         "n_segments": len(numbers),
-        "n_texts": sum(store.segment(s).n_texts for s in numbers),
+        "n_texts": n_distinct(table.column("digest") for table in tables),
         # Not `Segment.n_tokens`: Arrow imports pandas for it, which takes as long as all else.
-        "n_tokens": sum(int(np.from_dlpack(c).sum()) for chunks in lengths for c in chunks),
+        "n_tokens": sum(
+            int(np.from_dlpack(c).sum()) for t in tables for c in t.column("n_tokens").chunks
+        ),
         "bytes": bytes_under(store.root),
         "arrays": store.arrays(),
         "incomplete_cells": sum(map(len, store.missing_cells(numbers, store.arrays()).values())),

@@ -1,6 +1,6 @@
 """Locating texts by content digest, with digests as bytes, sorted once per segment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -166,6 +166,12 @@ class Places:
             for f in fields(out):
                 getattr(out, f.name)[first + pending[hit]] = getattr(run, f.name)[rows[hit]]
             pending = pending[~hit]
+
+
+def n_distinct(digests: Iterable[pa.ChunkedArray]) -> int:
+    """How many texts there are in the columns `digest` of some tables, each text counted once."""
+    words = [_words(column.combine_chunks())[0] for column in digests]
+    return len(np.unique(np.concatenate(words).view("V32"))) if words else 0
 
 
 def _worth_merging(earlier: _Run, later: _Run) -> bool:

@@ -5,12 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import permafrost
+from permafrost.flows.dataset_folder import write_card
 from permafrost.storage.errors import IdentityMismatchError, InputError, NotFoundError
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import text_digest
 from tests.documents import snippet
+from tests.flows.test_cli import Cli
 from tests.storage.small_store import filled_store
 
 JOIN = snippet("joins the tables of a corpus").replace("hidden/6", "hidden/2")
@@ -40,6 +45,39 @@ def test_the_join_gives_every_example_its_text_and_its_tokens() -> None:
     assert names["span"].all(), "under plain a pooling runs over every token"
 
 
+def test_a_text_in_two_segments_is_read_where_the_array_is_and_counts_once(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store,) = permafrost.open(home).stores()
+    cli, n_texts = Cli(home, capsys), len(set(_digests(store)))
+    segment, axes = store.segment(0), store.record.axes
+    names: dict[str, Any] = {}
+    exec(compile(JOIN, "store-tables.md", "exec"), names)
+    digest, states = names["example"]["digest"], names["states"]
+    assert digest in segment.table.column("digest").to_pylist()
+    # As `pull` leaves it: the same texts again, with no hidden/2 (yet).
+    with writing(store) as writer:
+        by = writer.next_number()
+        moved = {"token_start": by * axes.segment_tokens, "text_row": by * axes.segment_texts}
+        columns = {n: segment.table.column(n).to_numpy() + d for n, d in moved.items()}
+        table = segment.table.to_pydict() | columns
+        writer.add_segment(pa.Table.from_pydict(table, schema=segment.table.schema), by)
+        writer.declare(["hidden/2"])
+    exec(compile(JOIN, "store-tables.md", "exec"), names)
+    assert names["example"]["digest"] == digest
+    assert np.array_equal(names["states"], states)
+    assert len(_digests(store)) > n_texts
+    (row,) = cli.json("ls")["stores"]
+    assert row["n_texts"] == n_texts
+    assert f"- {n_texts:,} texts in {row['n_segments']} segments" in write_card(home).read_text()
+
+
+def _digests(store: FeatureStore) -> list[str]:
+    return [
+        d for s in store.segments() for d in store.segment(s).table.column("digest").to_pylist()
+    ]
+
+
 @pytest.mark.usefixtures("home")
 def test_the_tokenizer_of_a_store_gives_its_token_ids(home: Path, tmp_path: Path) -> None:
     names: dict[str, Any] = {}
@@ -66,7 +104,6 @@ def test_the_tokenizer_of_an_alias_loads_from_the_store(tmp_path: Path) -> None:
     from permafrost.stages.extraction.backbone import BackboneConfig
     from permafrost.stages.extraction.recipes import PlainRecipe
     from permafrost.stages.extraction.target import resolve_backbone
-    from permafrost.storage.features.store import FeatureStore
 
     source = BackboneConfig(source="minilm")
     target = resolve_backbone(source, "float16", "none").target(PlainRecipe(), ("hidden/1",))
