@@ -20,7 +20,7 @@ from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.keys import text_digest
-from permafrost.storage.paths import HOME_BYTES, cache_folder, checked_path
+from permafrost.storage.paths import HOME_BYTES, checked_path, writable_cache_folder
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.readers import FeatureReader, open_reader
@@ -412,7 +412,8 @@ def open_existing_home(
     folder = open_home(home, progress)
     if any((folder / part).is_dir() for part in _PARTS):
         return folder
-    why = f"it has none of {', '.join(_PARTS)}" if folder.is_dir() else "no such folder"
+    is_there = folder.is_dir() or replica_of(folder) is not None
+    why = f"it has none of {', '.join(_PARTS)}" if is_there else "no such folder"
     inside = folder / ".permafrost"
     near = f", such as {inside}" if any((inside / part).is_dir() for part in _PARTS) else ""
     raise NotFoundError(
@@ -445,4 +446,4 @@ def home_url(folder: Path) -> str:
 def _replica_folder(url: str) -> Path:
     name = re.sub(r"[^A-Za-z0-9.]+", "-", url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
-    return cache_folder() / f"{name}-{digest}"
+    return writable_cache_folder() / f"{name}-{digest}"

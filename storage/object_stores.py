@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 """Object stores with conditional writes, which leases need."""
+HUB = "hf://"
 
 
 def connected(url: str) -> ObjectStore:
@@ -21,8 +22,13 @@ def connected(url: str) -> ObjectStore:
 
     Raises:
         InputError: the kind of object store is unknown, a setting is wrong, or the URL names another place
-            than it seems to: clients drop what comes after `?` and `#`, and resolve `..`.
+            than it seems to: clients drop what comes after `?` and `#`, decode `%`, and resolve `..`.
     """
+    if url.startswith(HUB):
+        raise InputError(
+            f"the home {url} is on the Hugging Face hub, from where homes are only copied; run 'permafrost "
+            "pull --from hf://datasets/OWNER/NAME', and use the home that this fills"
+        )
     if url.partition("://")[0] not in SCHEMES:
         raise InputError(
             f"the home {url} is on an unknown kind of object store; give a folder, or a URL that begins with "
@@ -39,7 +45,7 @@ def connected(url: str) -> ObjectStore:
     if path.strip("/") != opened or {"?", "#"} & set(bucket):
         raise InputError(
             f"the home {quoted(url)} would be {quoted(opened)} of its bucket, not {quoted(path.strip('/'))}; "
-            "name a place without '?', '#', '.' and '..'"
+            "name a place without '?', '#' and '%', and without folders '.' and '..'"
         )
     return store
 

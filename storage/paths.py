@@ -33,6 +33,18 @@ def cache_folder() -> Path:
         ) from error
 
 
+def writable_cache_folder() -> Path:
+    """As `cache_folder`, after checking that folders can be created in it.
+
+    Raises:
+        InputError: they cannot, or there is no place for a cache.
+    """
+    what = "the cache (PERMAFROST_CACHE)"
+    folder = checked_path(cache_folder(), what, HOME_BYTES)
+    require_writable(folder, what)
+    return folder
+
+
 def checked_path(path: str | os.PathLike[str], what: str, limit: int = PATH_BYTES) -> Path:
     """The path, after checking that such a file or folder is possible; it need not exist.
 
@@ -76,15 +88,19 @@ def require_writable(folder: Path, what: str) -> None:
     Raises:
         InputError: they cannot; the message says why.
     """
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    existing = next(
+        p for p in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(p)
+    )
     try:
         # By trying: permission bits do not show a read-only file system, or what /proc refuses its owner.
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
+        is_dangling = existing.is_symlink() and not existing.exists()
+        why = "it is a link to nothing" if is_dangling else error.strerror
         raise InputError(
             f"{what} cannot be written to {quoted(str(folder))}: {existing} may not be written to "
-            f"({error.strerror}); choose another place"
+            f"({why}); choose another place"
         ) from error
 
 

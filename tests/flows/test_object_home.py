@@ -138,6 +138,41 @@ def test_a_home_that_is_a_file_or_of_an_unknown_kind_is_refused(
     assert "is a file" in machine("ls", code=2)
 
 
+@pytest.mark.parametrize(
+    ("cache", "why"),
+    [
+        ("/proc/x", "/proc may not be written to"),
+        ("file", "Not a directory"),
+        ("file/x", "is not a folder"),
+        ("link", "it is a link to nothing"),
+        ("link/x", "it is a link to nothing"),
+    ],
+)
+def test_a_cache_that_cannot_be_one_is_refused(
+    server: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], cache: str, why: str
+) -> None:
+    finished(replica.attach(HOME, tmp_path / "copy", SilentProgress()))
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
+    said = Machine(tmp_path / cache, capsys)("ls", code=2)
+    assert "the cache (PERMAFROST_CACHE)" in said
+    assert why in said
+    assert "choose another place" in said
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_is_wrong_with_a_url_is_told(
+    server: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = Machine(tmp_path / "cache", capsys)
+    said = machine("pull", "--from", "s3://bucket/none", "--home", str(tmp_path / "home"), code=2)
+    assert "no home in s3://bucket/none (it has none of features, artifacts, runs)" in said
+    machine.home = "s3://bucket/a%20b"
+    assert "without '?', '#' and '%'" in machine("ls", code=2)
+    machine.home = "hf://datasets/lab/features"
+    assert "'permafrost pull --from hf://datasets/OWNER/NAME'" in machine("ls", code=2)
+
+
 def test_the_copy_of_an_object_store_is_no_home_of_its_own(
     server: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
