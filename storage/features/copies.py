@@ -10,7 +10,7 @@ from permafrost.storage.features.receipts import read_receipt
 from permafrost.storage.features.record import keep_record, read_copy
 from permafrost.storage.features.segments import segment_path, table_copies, table_copy
 from permafrost.storage.features.store import FeatureStore
-from permafrost.storage.replica import fetch_missing, replica_of
+from permafrost.storage.replica import fetch_missing, public_name, replica_of
 
 
 def keep_copies(store: FeatureStore) -> None:
@@ -75,7 +75,7 @@ def damaged_copies(store: FeatureStore) -> list[str]:
     try:
         copy = read_copy(store.root)
         if copy is not None and copy != store.record:
-            problems.append(f"the copy of {store.root / 'store.json'} differs from it")
+            problems.append(f"the copy of {public_name(store.root / 'store.json')} differs from it")
     except CorruptDataError as error:
         problems.append(str(error))
     for number in store.tables():
@@ -83,7 +83,7 @@ def damaged_copies(store: FeatureStore) -> list[str]:
         # For a segment without receipts it is not known which of the two is right, but nothing is lost.
         committed = committed_tables(store, number)
         if is_there(copy) and committed and _sha256(copy) not in committed:
-            problems.append(f"{copy} is not a copy of {path}")
+            problems.append(f"{public_name(copy)} is not a copy of {public_name(path)}")
     return problems
 
 

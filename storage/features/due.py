@@ -13,6 +13,7 @@ from permafrost.storage.durable import is_there, remove, rewrite
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.features.projections import has_projection
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.replica import public_name
 from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 Cells = Mapping[int, Sequence[str]]
@@ -57,7 +58,7 @@ def read_due(store: FeatureStore) -> Due:
     try:
         noted = Due.model_validate(read_sealed(path)[0])
     except (CorruptDataError, ValidationError) as error:
-        what = error if isinstance(error, CorruptDataError) else f"{path} is damaged"
+        what = error if isinstance(error, CorruptDataError) else f"{public_name(path)} is damaged"
         raise CorruptDataError(
             f"{what}; 'permafrost repair {store.store_id[:12]}' removes it, and the next extraction computes "
             "what is missing"

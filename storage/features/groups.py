@@ -17,6 +17,7 @@ from permafrost.storage.features.projections import is_metadata
 from permafrost.storage.features.record import StoreRecord
 from permafrost.storage.features.store import ZARR_JSON, FeatureStore
 from permafrost.storage.keys import to_plain
+from permafrost.storage.replica import public_name
 
 COMPLETE = "complete"
 """Attribute of the root: for each array, whether its cell in each segment is complete."""
@@ -64,24 +65,25 @@ def group_problem(store: FeatureStore, path: Path) -> str | None:
 
     A group of an earlier version has no attributes and nothing consolidated.
     """
+    name = public_name(path)
     try:
         found = read_json(path)
     except (CorruptDataError, FileNotFoundError) as error:
-        return f"{path} is not a Zarr group: {error}"
+        return f"{name} is not a Zarr group: {error}"
     group = PurePosixPath(path.parent.relative_to(store.zarr_path).as_posix())
     attributes, consolidated = found.get("attributes"), found.get(_CONSOLIDATED)
     if {**found, "attributes": {}, _CONSOLIDATED: None} != {**ZARR_GROUP, _CONSOLIDATED: None}:
-        return f"{path} is not a Zarr group"
+        return f"{name} is not a Zarr group"
     wanted = _attributes(store.record, {}) if group == PurePosixPath() else {}
     is_earlier = attributes == {} and consolidated is None
     named = _object(attributes)
     complete = None if named is None else named.pop(COMPLETE, {})
     if not is_earlier and (named is None or {**named, COMPLETE: {}} != {COMPLETE: {}, **wanted}):
-        return f"{path} has other attributes than this store"
+        return f"{name} has other attributes than this store"
     if (wrong := _wrongly_complete(store, complete or {})) is not None:
-        return f"{path} says that {wrong}"
+        return f"{name} says that {wrong}"
     if consolidated is not None and not _fits(store, group, consolidated):
-        return f"{path} does not describe the arrays that are there"
+        return f"{name} does not describe the arrays that are there"
     return None
 
 

@@ -21,7 +21,7 @@ from permafrost.storage.features.receipts import Receipt, read_receipt
 from permafrost.storage.features.record import StoreRecord, copy_path, parse_record, record_path
 from permafrost.storage.features.shard import CRC_BYTES, chunk_index, index_bytes
 from permafrost.storage.features.store import FeatureStore
-from permafrost.storage.replica import replica_of
+from permafrost.storage.replica import public_name, replica_of
 from permafrost.storage.sealed import read_sealed
 
 
@@ -83,12 +83,14 @@ def rebuild_record(root: Path) -> StoreRecord:
     tried: list[str] = []
     for path in (record_path(root), copy_path(root)):
         if not is_there(path):
-            tried.append(f"{path} is not there")
+            tried.append(f"{public_name(path)} is not there")
             continue
         try:
             record = parse_record(path)
             if record.store_id != root.name or record.identity.store_id != root.name:
-                tried.append(f"{path} is of store {record.store_id}, not of {root.name}")
+                tried.append(
+                    f"{public_name(path)} is of store {record.store_id}, not of {root.name}"
+                )
                 continue
             problems = disagreements(FeatureStore(root, record))
             if problems and not read_sealed(path)[1]:

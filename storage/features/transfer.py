@@ -30,6 +30,7 @@ from permafrost.storage.features.store import FeatureStore, store_folder
 from permafrost.storage.features.verification import discard, table_problem
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, has_dead_drafts, writing
+from permafrost.storage.paths import require_writable
 from permafrost.storage.progress import Progress
 from permafrost.storage.replica import public_name, replica_of
 
@@ -73,7 +74,7 @@ def transfer(
     Raises:
         CorruptDataError: something in the source is not what its receipt says, be it only as it arrived, or
             the target is damaged. Cells that were committed before stay.
-        InputError: the target's store has other segments or another codec.
+        InputError: the target's store has other segments or another codec, or cannot be written to.
         StoreBusyError: another process is writing to the target's store.
         DiskFullError: there is no room for all of it (nothing was started), or there was none on the way.
     """
@@ -82,6 +83,8 @@ def transfer(
     # What a copy left that failed at its end is removed by a writer, and there may be no other one.
     if not is_left and not has_dead_drafts(store_folder(home, part.source.store_id)):
         return plan
+    if replica_of(home) is None:
+        require_writable(home, "features")
     _require_room(plan, home)
     target = FeatureStore.create_or_open(
         home,

@@ -34,6 +34,8 @@ from permafrost.storage.ragged import offsets_of
 from permafrost.storage.replica import public_name, replica_of
 
 PROJECTION = "projections/o_proj/"
+_ADVICE = " (run 'permafrost verify', then 'permafrost repair')"
+"""Of a message about a shard, for whoever has not run them."""
 _NO_TABLE = "segment {} has receipts but no table"
 
 P = ParamSpec("P")
@@ -187,7 +189,7 @@ def _projection_problem(store: FeatureStore, block: int) -> str | None:
     try:
         read_projection(store, block)
     except CorruptDataError as error:
-        return str(error)
+        return str(error).replace(str(store.root), public_name(store.root))
     return None
 
 
@@ -219,7 +221,7 @@ def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
             return f"the receipt counts {receipt.n_rows} rows, the segment has {expected}"
         store.reopen_shard(segment, array).verify()
     except (CorruptDataError, NotFoundError) as error:
-        return str(error)
+        return str(error).replace(_ADVICE, "")
     return None
 
 

@@ -107,6 +107,14 @@ def test_the_snippet_of_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place that nobody may write to")
+def test_a_place_that_cannot_be_written_to_is_told_as_such(cli: Cli) -> None:
+    filled_store(cli.home, 5)
+    said = cli("push", "--to", "/proc/x", code=2)
+    assert "/proc may not be written to" in said
+    assert "choose another place" in said
+
+
 def test_what_is_wrong_is_told(cli: Cli, tmp_path: Path) -> None:
     said = cli("pull", "--from", str(tmp_path / "nowhere"), code=2)
     assert "there is no home" in said

@@ -22,6 +22,7 @@ from permafrost.storage.errors import (
     ObjectStoreError,
     StoreBusyError,
 )
+from permafrost.storage.features.projections import write_projection
 from permafrost.storage.features.receipts import revoke_receipt
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.verification import discard, verify
@@ -395,6 +396,25 @@ def test_any_zarr_reader_opens_the_features_in_the_object_store(
     ):
         assert np.array_equal(hidden[start : start + n], small.expected("hidden/1", text))  # pyright: ignore[reportArgumentType]
     assert set(ARRAYS) <= {name for name, _ in group.members(max_depth=None)}
+
+
+def test_damage_is_named_as_the_object_store_has_it(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    write_projection(small.store, 1, np.eye(8, dtype=np.float32), None)
+    features = f"features/{small.store.store_id}/features.zarr"
+    server.objects[f"bucket/lab/{features}/projections/o_proj/1/c/0/0"] += b"x"
+    (shard,) = [k for k in server.objects if k.endswith(f"{features}/hidden/1/c/0/0")]
+    content = server.objects[shard]
+    server.objects[shard] = bytes([content[0] ^ 1]) + content[1:]
+    server.objects[f"bucket/lab/{features}/hidden/zarr.json"] = b"{}"
+    server.objects[f"bucket/lab/features/{small.store.store_id}/copies/000000.parquet"] = b"PAR1"
+    problems = [found.problem for found in verify(small.store, SilentProgress())]
+    assert any(f"{URL}/{features}/hidden/zarr.json is not a Zarr group" in p for p in problems)
+    assert any("000000.parquet is not a copy of" in p for p in problems)
+    assert any(f"the shard {URL}/{features}/hidden/1/c/0/0 is damaged: " in p for p in problems)
+    assert any(f"the projection {URL}/{features}/projections/o_proj/1 is" in p for p in problems)
+    assert len(problems) == 4
+    assert not any("permafrost verify" in p or str(tmp_path) in p for p in problems)
 
 
 def test_a_removal_that_is_cut_short_leaves_nothing_here_that_is_not_there(
