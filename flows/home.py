@@ -17,15 +17,18 @@ from permafrost.stages.corpus.given_texts import listed
 from permafrost.storage.adapted_stores import backbone_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
 from permafrost.storage.durable import read_json
+from permafrost.storage.entity_tags import require_no_replica
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.array_names import patterns_of
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.keys import text_digest
+from permafrost.storage.object_stores import HUB
 from permafrost.storage.paths import HOME_BYTES, checked_path, writable_cache_folder
 from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.readers import FeatureReader, open_reader
 from permafrost.storage.removal import removal_named
-from permafrost.storage.replica import attach, public_name, replica_of, require_no_replica
+from permafrost.storage.replica import attach, public_name, replica_of
 
 if TYPE_CHECKING:
     # An encoder needs torch, whose import takes seconds; most of a home can be read without it.
@@ -240,7 +243,7 @@ class Home:
             CorruptDataError: something in the source is not what its receipt says.
             StoreBusyError: another process writes to this home's store.
         """
-        if isinstance(source, str) and source.startswith("hf://"):
+        if isinstance(source, str) and source.startswith(HUB):
             from permafrost.flows.dataset_folder import downloaded
 
             source = downloaded(source)
@@ -259,8 +262,7 @@ class Home:
     ) -> "Copied":
         """Copy what another home lacks of a feature store of this home to there. Otherwise as `pull`.
 
-        As a `dataset` the other home, which is a folder, gets a card with which it can be uploaded to the
-        Hugging Face hub.
+        As a `dataset` the other home, a folder, gets a card with which it can be uploaded to the hub.
         """
         there = open_home(target, SilentProgress())
         return _shared(self.folder, there, store, arrays, corpus, dry_run, form)
@@ -279,8 +281,8 @@ class Home:
         Args:
             keep: artifacts, stores and runs (`mine@2`) to keep as well.
             older_than: only what no run has used for so long: `12h`, `30d`, `8w`.
-            quota: only as much as brings the home down to this size, what was used longest ago first:
-            `200GB`. dry_run: only find out what would be removed.
+            quota: only as much as brings the home down to this size, oldest use first: `200GB`.
+            dry_run: only find out what would be removed.
 
         Returns:
             What was removed: path under the home, bytes, what it was of.
@@ -328,11 +330,9 @@ class Home:
         """
         from permafrost.flows.disk.array_drops import drop_planned, plan_drop
 
-        names = arrays.split(",") if isinstance(arrays, str) else arrays
-        plan = plan_drop(self.folder, store, [name.strip() for name in names])
-        return (
-            plan if dry_run else drop_planned(plan, "used" if used else "unused", SilentProgress())
-        )
+        plan = plan_drop(self.folder, store, patterns_of(arrays))
+        allowed = "used" if used else "unused"
+        return plan if dry_run else drop_planned(plan, allowed, SilentProgress())
 
     def pin(self, run: str) -> Run:
         """Keep what a run, `mine@2`, used from `gc`, until `unpin`.
@@ -363,10 +363,10 @@ def _shared(
 ) -> "Copied":
     from permafrost.flows.sharing import copy_between, wanted_of, would_copy
 
-    wanted = wanted_of(store, arrays, corpus, form)
+    what = source, target, wanted_of(store, arrays, corpus, form)
     if dry_run:
-        return would_copy(source, target, wanted, form)
-    return copy_between(source, target, wanted, lambda _: SilentProgress(), form=form)
+        return would_copy(*what, form)
+    return copy_between(*what, lambda _: SilentProgress(), form=form)
 
 
 def _reopened(url: str) -> Home:
@@ -379,7 +379,7 @@ def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
     Replicas are kept under PERMAFROST_CACHE or, if that is not set, in the user's cache folder.
 
     Raises:
-        InputError: the home is a file, the replica of an object store, or a URL that cannot be used.
+        InputError: the home is a file, a replica that is not open here, or a URL that cannot be used.
     """
     if not isinstance(home, str | PathLike | Home):
         raise InputError(
@@ -392,7 +392,8 @@ def open_home(home: str | PathLike[str] | Home, progress: Progress) -> Path:
     path = checked_path(_local_name(name), "the home", HOME_BYTES)
     if path.exists() and not path.is_dir():
         raise InputError(f"the home {name} is a file; give a folder")
-    require_no_replica(path)
+    if replica_of(path) is None:
+        require_no_replica(path)
     return path
 
 

@@ -12,7 +12,7 @@ from permafrost.flows.records.history import histories
 from permafrost.flows.records.listing import list_artifacts
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, Manifest
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
-from permafrost.storage.features.array_names import EVERY_ARRAY
+from permafrost.storage.features.array_names import EVERY_ARRAY, patterns_of
 from permafrost.storage.features.parts import StorePart, TransferPlan, part_of
 from permafrost.storage.features.store import FeatureStore, store_folders
 from permafrost.storage.features.transfer import plan_transfer, transfer
@@ -40,8 +40,8 @@ class Wanted:
     """A task's name, or `corpus/<key>`: only segments that hold its texts, whole, and the corpus itself."""
 
 
-def wanted_of(store: object, arrays: object, corpus: object, form: object) -> Wanted:
-    """What is wanted, from what a program gives.
+def wanted_of(store: object, arrays: object, corpus: object, form: object = "home") -> Wanted:
+    """What is wanted, from what a person gives.
 
     Raises:
         InputError: an argument is of the wrong type, `arrays` is empty, or there is no such form.
@@ -51,17 +51,13 @@ def wanted_of(store: object, arrays: object, corpus: object, form: object) -> Wa
             raise InputError(
                 f"{name} is {quoted(value)}, of type {type(value).__name__}; give a name, or None"
             )
-    names = arrays.split(",") if isinstance(arrays, str) else arrays
-    if not (isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names)):
+    if not (patterns := patterns_of(arrays)):
         raise InputError(
-            f"arrays is {quoted(arrays)}; give names of arrays, or patterns of them: 'hidden/3', "
-            "['hidden/*', 'values/3']"
+            f"arrays is {quoted(arrays)}, which names none to copy; leave it out for all of them"
         )
     if form not in get_args(Form):
         raise InputError(f"form is {quoted(form)}; there are {', '.join(get_args(Form))}")
-    return Wanted(
-        cast("str | None", store), tuple(n.strip() for n in names), cast("str | None", corpus)
-    )
+    return Wanted(cast("str | None", store), patterns, cast("str | None", corpus))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ protocol can open the features there. This program works in a local folder, the 
 import atexit
 import contextlib
 import fnmatch
-import json
-import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +26,7 @@ from obstore.store import ObjectStore
 
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, files_here
+from permafrost.storage.entity_tags import read_tags, write_tags
 from permafrost.storage.errors import CorruptDataError, InputError, ObjectStoreError
 from permafrost.storage.lease import Lease
 from permafrost.storage.object_stores import connected, reason
@@ -55,7 +54,6 @@ _INDEX = (
 """Small files that list what exists (`*` also matches slashes)."""
 
 _RECEIPTS = "/receipts/"
-_TAGS = ".entity-tags.json"
 _TORN = "response body"
 """In the client's message where a connection ended in the middle of an answer."""
 
@@ -109,23 +107,6 @@ def replica_of(path: Path) -> "Replica | None":
     return found
 
 
-def require_no_replica(path: Path) -> None:
-    """For a folder that is to be used as an ordinary one.
-
-    Raises:
-        InputError: it is, or lies in, the replica of an object store, of this process or another one.
-    """
-    for folder in (path.absolute(), *path.absolute().parents):
-        try:
-            url = json.loads((folder / _TAGS).read_text(encoding="utf-8"))["url"]
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-        raise InputError(
-            f"{path} is this machine's copy of {url}, which loses what is written to it alone; give the URL "
-            "in its place"
-        )
-
-
 def public_name(path: Path) -> str:
     """The name of `path` for others: its URL if it is in a replica, else the path itself."""
     replica = replica_of(path)
@@ -144,7 +125,8 @@ class Replica:
 
     def __init__(self, url: str, folder: Path, store: ObjectStore) -> None:
         self.url, self.folder, self._store = url.rstrip("/"), folder, store
-        self._tags = self._remembered()
+        known = read_tags(self.folder)
+        self._tags = known[1] if known is not None and known[0] == self.url else {}
         """Entity tags of the index files as they are here."""
 
     def key_of(self, path: Path) -> str:
@@ -156,18 +138,8 @@ class Replica:
         return f"{self.url}/{self.key_of(path)}".removesuffix("/.")
 
     def remember(self) -> None:
-        """Keep the entity tags for the next process, which then pulls only what changed."""
-        draft = self.folder / f".draft-tags-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            draft.write_text(json.dumps({"url": self.url, "tags": self._tags}), encoding="utf-8")
-            draft.replace(self.folder / _TAGS)
-
-    def _remembered(self) -> dict[str, str]:
-        try:
-            found = json.loads((self.folder / _TAGS).read_text(encoding="utf-8"))
-            return dict(found["tags"]) if found["url"] == self.url else {}
-        except (OSError, ValueError, LookupError, TypeError):
-            return {}
+        """Keep the entity tags for the next process."""
+        write_tags(self.folder, self.url, self._tags)
 
     def note(self, path: Path, tag: str) -> None:
         """Record that the local file equals the object with this entity tag."""

@@ -188,10 +188,11 @@ def drop(
     """Drop layers or kinds from a feature store and free their bytes; an extraction makes them again."""
     from permafrost.flows.disk.array_drops import drop_planned, plan_drop
     from permafrost.flows.engine.progress import Display, NodeProgress
+    from permafrost.storage.features.array_names import patterns_of
 
     root = existing_home(home)
     allowed: Allowed = "used" if used else "unused"
-    plan = plan_drop(root, name, [a.strip() for a in arrays.split(",") if a.strip()])
+    plan = plan_drop(root, name, patterns_of(arrays))
     if not json:
         _say_plan(plan)
     if not dry_run:

@@ -24,8 +24,6 @@ from permafrost.flows.cli.common import (
 if TYPE_CHECKING:
     from permafrost.flows.sharing import Copied, Wanted
 
-HUB = "hf://"
-
 NameArgument = Annotated[
     str | None,
     typer.Argument(
@@ -96,14 +94,16 @@ def pull(
     json: JsonFlag = False,
 ) -> None:
     """Copy what this home lacks of another home's feature store, or of a part of it, to here."""
+    from permafrost.storage.object_stores import HUB
+
     source = _downloaded(from_) if from_.startswith(HUB) else existing_home(from_, "--from")
     _copy(source, home_folder(home), _wanted(name, arrays, corpus), dry_run, wait, json)
 
 
 def _wanted(name: str | None, arrays: str, corpus: str | None) -> Wanted:
-    from permafrost.flows.sharing import Wanted
+    from permafrost.flows.sharing import wanted_of
 
-    return Wanted(name, tuple(a.strip() for a in arrays.split(",")), corpus)
+    return wanted_of(name, arrays, corpus)
 
 
 def _downloaded(name: str) -> Path:

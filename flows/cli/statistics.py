@@ -18,7 +18,7 @@ from permafrost.flows.cli.common import (
 from permafrost.flows.cli.inspection import find_store
 from permafrost.flows.engine_choice import Dask, parse_engine
 from permafrost.storage.errors import InputError, NotFoundError
-from permafrost.storage.features.array_names import named_arrays
+from permafrost.storage.features.array_names import named_arrays, patterns_of
 from permafrost.storage.features.store import ALWAYS, FeatureStore
 from permafrost.storage.quoting import quoted
 
@@ -113,8 +113,7 @@ def statistics(
 
 def _named(store: FeatureStore, patterns: str) -> tuple[str, ...]:
     there = [a for a in store.declared() if a not in ALWAYS and store.spec(a).width is not None]
-    asked = [part for part in map(str.strip, patterns.split(",")) if part]
-    if not (names := named_arrays(there, asked, store.store_id)):
+    if not (names := named_arrays(there, patterns_of(patterns), store.store_id)):
         raise InputError(
             f"--arrays {quoted(patterns)} names no array of the store {store.store_id[:12]}; there are "
             f"{', '.join(there) or 'none'}"

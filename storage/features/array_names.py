@@ -2,11 +2,28 @@
 
 import fnmatch
 from collections.abc import Sequence
+from typing import Any, cast
 
-from permafrost.storage.errors import NotFoundError
+from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
 
 EVERY_ARRAY = "*"
+
+
+def patterns_of(arrays: object) -> tuple[str, ...]:
+    """Names of arrays, or patterns of them, from what a person gives: `hidden/3,values/*`, or several texts.
+
+    Raises:
+        InputError: it is neither.
+    """
+    given: Any = arrays.split(",") if isinstance(arrays, str) else arrays
+    if not (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
+        raise InputError(
+            f"arrays is {quoted(arrays)}; give names of arrays, or patterns of them: 'hidden/3', "
+            "['hidden/*', 'values/3']"
+        )
+    names = cast("Sequence[str]", given)
+    return tuple(stripped for name in names if (stripped := name.strip()))
 
 
 def named_arrays(there: Sequence[str], patterns: Sequence[str], store_id: str) -> tuple[str, ...]:

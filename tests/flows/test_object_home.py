@@ -62,7 +62,7 @@ def test_what_one_machine_extracted_another_one_reads(
     def no_loading(*_: object) -> None:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(loading, "load_backbone", no_loading)
+    monkeypatch.setattr(loading, "_load_model", no_loading)
     assert "nothing was missing" in second("extract", *arguments, *what)
     out = tmp_path / "out.parquet"
     second("embed", *arguments, "--method", "mean", "-o", str(out))

@@ -184,7 +184,7 @@ def test_nothing_of_another_home_is_executed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"arrays": []}, r"arrays is \[\]; give names of arrays"),
+        ({"arrays": []}, r"arrays is \[\], which names none to copy"),
         ({"arrays": 5}, "arrays is 5; give names of arrays"),
         ({"arrays": ["hidden/1", 5]}, r"arrays is \['hidden/1', 5\]; give names"),
         ({"store": 7}, "store is 7, of type int; give a name, or None"),
@@ -198,3 +198,10 @@ def test_arguments_of_a_program_are_checked(
     filled_store(tmp_path / "a")
     with pytest.raises(InputError, match=says):
         permafrost.open(tmp_path / "a").push(tmp_path / "b", dry_run=True, **given)
+
+
+@pytest.mark.parametrize("arrays", [5, ["hidden/1", 5], None])
+def test_names_of_arrays_to_drop_are_checked_alike(tmp_path: Path, arrays: Any) -> None:
+    filled_store(tmp_path / "a")
+    with pytest.raises(InputError, match="give names of arrays, or patterns of them"):
+        permafrost.open(tmp_path / "a").drop(arrays=arrays, dry_run=True)

@@ -27,10 +27,9 @@ from permafrost.storage.features.receipts import revoke_receipt
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.verification import discard, verify
 from permafrost.storage.features.writing import writing
-from permafrost.storage.object_stores import connected
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
-from permafrost.storage.replica import attach, detach
+from permafrost.storage.replica import detach
 from tests.storage.machines import URL, filled, keys, machine
 from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import (
@@ -340,38 +339,6 @@ def test_a_store_created_on_two_machines_at_once_is_one_store(
     )
     assert first.record == second.record
     assert first.record.backbone == {"source": "seen from first"}
-
-
-@pytest.mark.parametrize("url", ["ftp://bucket/lab", "memory://home", "file:///lab"])
-def test_unknown_schemes_are_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown kind of object store"):
-        attach(url, tmp_path, SilentProgress())
-
-
-@pytest.mark.parametrize("place", ["lab#2", "lab?x=2", "a/../lab", "lab/."])
-def test_a_place_that_would_be_another_one_is_refused(place: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the home 's3://bucket/.*' would be '.*' of its bucket"):
-        attach(f"s3://bucket/{place}", tmp_path, SilentProgress())
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *(
-            "s3://bucket",
-            "s3://bucket/",
-            "s3://bucket/my lab/ü",
-            "gs://bucket/lab",
-            "az://container/lab",
-        ),
-        "abfss://container@account.dfs.core.windows.net/lab/",
-    ],
-)
-def test_a_place_under_its_own_name_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
-    assert connected(url)
 
 
 def test_a_store_that_does_not_answer_is_the_users_to_check(
