@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from typing import Any, NoReturn
@@ -15,7 +16,10 @@ GRACE_S = 1.0
 schedulers and people lose patience."""
 TIDY_S = 0.2
 """How long one act of tidying up may take when time is short."""
+ACTS_S = 0.9
+"""How long all of them may take together; so that the process has left within two seconds of the signal."""
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_BEGUN_S = 0.01
 SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -167,8 +171,10 @@ class Stop:
         self._leaving.acquire()
         children = multiprocessing.active_children()
         acts = (*(c.kill for c in children), _flush)
+        end = time.monotonic() + ACTS_S
         for act, seconds in (*reversed(self._last_acts), *((act, TIDY_S) for act in acts)):
-            _in_time(act, seconds)
+            # Each is begun: what does not wait for anything is done in no time.
+            _in_time(act, min(seconds, max(end - time.monotonic(), _BEGUN_S)))
         if os.isatty(1):
             os.write(1, SHOW_CURSOR)
         line = f"stopped by {self.cause}: what was committed is kept, the same command goes on from there\n"

@@ -107,6 +107,19 @@ def test_work_that_does_not_end_is_left(wait: str) -> None:
     assert seconds < BOUND_S
 
 
+def test_acts_that_do_not_end_share_the_time_that_is_left() -> None:
+    acts = ", ".join(["STOP.last_act(lambda: time.sleep(60), 0.6)"] * 8)
+    code, out, _, seconds = Program(
+        f"""
+        with STOP.orderly(), STOP.last_act(lambda: say("last act")), {acts}:
+            say("ready")
+            time.sleep(60)
+        """
+    ).send(signal.SIGTERM)
+    assert (code, out) == (143, "last act\n")
+    assert seconds < BOUND_S
+
+
 def test_who_catches_everything_does_not_keep_the_process() -> None:
     code, _, err, seconds = Program(
         """

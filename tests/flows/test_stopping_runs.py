@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -134,6 +134,32 @@ def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         os.killpg(server.pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def run_at_work(
+    experiment: Path, arguments: Sequence[str], environment: Mapping[str, str], stage: str
+) -> Generator["subprocess.Popen[str]"]:
+    """`permafrost run`, with its first node in the middle of a stage that does this and nothing else."""
+    program = (
+        "import sys, time; import permafrost.flows.engine.engine as engine\n"
+        "from permafrost.flows.stopping import STOP\n"
+        "def work(dag, node, progress):\n"
+        "    print('at work', flush=True)\n"
+        f"    while True:\n        {stage}\n"
+        "engine.make = work\n"
+        "from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "run", str(experiment), *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert any("at work" in line for line in run.stdout)
+        yield run
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -148,25 +174,8 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
     asked: signal.Signals,
     stage: str,
 ) -> None:
-    program = (
-        "import sys, time; import permafrost.flows.engine.engine as engine\n"
-        "from permafrost.flows.stopping import STOP\n"
-        "def work(dag, node, progress):\n"
-        "    print('at work', flush=True)\n"
-        f"    while True:\n        {stage}\n"
-        "engine.make = work\n"
-        "from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
-    )
-    arguments = ["run", str(experiment_file), "--home", str(tmp_path / "home")]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, **lasting_server},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as run:
-        assert run.stdout is not None
-        assert any("at work" in line for line in run.stdout)
+    arguments = ("--home", str(tmp_path / "home"))
+    with run_at_work(experiment_file, arguments, lasting_server, stage) as run:
         started = time.monotonic()
         run.send_signal(asked)
         assert run.wait() == 128 + asked
@@ -186,25 +195,9 @@ def test_the_end_of_a_run_that_does_not_look_is_recorded(
 ) -> None:
     """As of a report in the middle of its tests: the process leaves by force, and the run is no killed
     one."""
-    program = (
-        "import sys, time; import permafrost.flows.engine.engine as engine\n"
-        "def work(dag, node, progress):\n"
-        "    print('at work', flush=True)\n"
-        "    time.sleep(60)\n"
-        "engine.make = work\n"
-        "from permafrost.flows.cli import main; sys.argv[0] = 'permafrost'; main()"
-    )
     home = tmp_path / "home"
-    arguments = ["run", str(experiment_file), "--home", str(home), "--engine", "serial"]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, **NO_SERVER},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as run:
-        assert run.stdout is not None
-        assert any("at work" in line for line in run.stdout)
+    arguments = ("--home", str(home), "--engine", "serial")
+    with run_at_work(experiment_file, arguments, NO_SERVER, "time.sleep(60)") as run:
         run.send_signal(signal.SIGTERM)
         assert run.wait() == 128 + signal.SIGTERM
     (found,) = histories(home)[load_experiment(experiment_file).name].runs
