@@ -278,6 +278,13 @@ def packages() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*whole, *_PLUGINS.loaded, *beside)))
 
 
+def in_file(entry: str) -> str:
+    """A definition (`module:name`) by the last part of its module's name: a file has one package in `plugins`
+    and another one, or none, where it is imported and registered."""
+    module, _, name = entry.partition(":")
+    return f"{module.rpartition('.')[2]}:{name}"
+
+
 def _beside(module: ModuleType, source: str) -> tuple[str, ...]:
     """Packages and modules that a plug-in imports, and that these import, and that are no installed ones."""
     return tuple(sorted(packages_of(_facts(module, source).imported, _is_installed)))

@@ -16,6 +16,7 @@ from permafrost.stages.encoder.plugin_code import require_same_code
 from permafrost.stages.encoder.runtime import BATCH_TOKENS, Device, runtime_on
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors
 from permafrost.stages.extraction.files import CONFIG, tokenizer_files, weight_files
+from permafrost.stages.extraction.recipes.recipe import require_same_recipe
 from permafrost.stages.extraction.target import target_of_identity
 from permafrost.stages.fit.trained import load_head
 from permafrost.stages.metrics.records import HISTORY
@@ -135,6 +136,8 @@ def load_exported(
     require_same_code(f"{record.artifact}, exported to {folder},", record.code or {})
     backbone = folder if record.form == "plain" else folder / BACKBONE
     identities = (record.identity, *(record.further or ()))
+    for each in identities:
+        require_same_recipe(str(folder), each.recipe)
     try:
         targets = tuple(
             target_of_identity(each, record.arrays, str(backbone), "main", "none", str(folder))

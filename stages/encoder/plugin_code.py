@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from permafrost.stages.plugins import classes, origin_of, packages
+from permafrost.stages.plugins import classes, in_file, origin_of, packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
 
@@ -21,8 +21,7 @@ def plugin_code(code: Mapping[str, str]) -> dict[str, str]:
 def require_same_code(name: str, trained: Mapping[str, str]) -> None:
     """For what is to be used again.
 
-    A file has one name in `plugins` and another one where it is imported and registered, so definitions go by
-    the last part of their module's name where the whole is not found.
+    Definitions go by their names in files (`in_file`) where their modules are not found.
 
     Args:
         name: what was trained, for messages.
@@ -40,10 +39,10 @@ def require_same_code(name: str, trained: Mapping[str, str]) -> None:
         found = fingerprint(cls, packages())
         for entry in found.definitions:
             now[entry] = found, entry, cls
-            now.setdefault(_short(entry), now[entry])
+            now.setdefault(in_file(entry), now[entry])
     compared: set[str] = set()
     for entry, sha in own.items():
-        match = now.get(entry) or now.get(_short(entry))
+        match = now.get(entry) or now.get(in_file(entry))
         if match is None:
             continue
         code, current, cls = match
@@ -58,8 +57,3 @@ def require_same_code(name: str, trained: Mapping[str, str]) -> None:
             f"{name} was trained with the plug-in {missing[0]}, of which nothing is in use here; name its "
             "file as it was then (--plugins), or register its classes"
         )
-
-
-def _short(entry: str) -> str:
-    module, _, definition = entry.partition(":")
-    return f"{module.rpartition('.')[2]}:{definition}"

@@ -1,5 +1,7 @@
 """A source of a corpus and a recipe that are one file each, outside the project: run, found again, edited."""
 
+import importlib
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from permafrost.flows.build import build_graph
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.nodes.corpora import corpus_node
 from permafrost.flows.pipeline import run_serially
+from permafrost.stages import plugins
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.corpus.sources.retrieval import RetrievalCorpus
 from permafrost.stages.extraction.recipes import (
@@ -21,6 +24,7 @@ from permafrost.stages.extraction.recipes import (
     recipe_identity,
     recipe_of,
 )
+from permafrost.stages.extraction.recipes.recipe import require_same_recipe
 from permafrost.stages.extraction.target import target_of_store
 from permafrost.stages.kinds import kinds_in
 from permafrost.stages.plugins import use_files
@@ -211,6 +215,11 @@ def test_the_code_of_a_plug_in_recipe_is_in_its_identity_and_ours_have_none(tmp_
     assert one.keys() == {"kind", "template", "readout", "code"}
     assert {name for name in one if one[name] != other[name]} == {"code"}
     assert recipe_of(other) == parse_recipe("loud")
+    with pytest.raises(
+        InputError, match=r"mine was made with other code of the recipe 'loud' than"
+    ):
+        require_same_recipe("mine", one)
+    require_same_recipe("mine", other)
     assert all("code" not in kind.model_fields for kind in RECIPES.kinds().values())
     assert "code" not in recipe_identity(PlainRecipe())
 
@@ -219,6 +228,25 @@ def test_the_code_of_a_plug_in_recipe_is_in_its_identity_and_ours_have_none(tmp_
         recipe_of(other)
     with pytest.raises(InputError, match="there is no recipe 'loud'; there are contrastive, "):
         parse_recipe("loud")
+
+
+def test_a_recipe_is_the_same_named_by_its_file_or_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "_PLUGINS", plugins._Plugins())
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "loud.py"
+    file.write_text(RECIPE)
+    use_files([file])
+    named = recipe_identity(parse_recipe("loud"))
+    use_files([])
+    module = importlib.import_module("loud")
+    plugins.register(module.Loud)
+    assert recipe_identity(parse_recipe("loud")) == named
+    file.write_text(RECIPE.replace("say: ", "shout: "))
+    plugins.register(importlib.reload(module).Loud)
+    assert recipe_identity(parse_recipe("loud"))["code"] != named["code"]
+    monkeypatch.delitem(sys.modules, "loud")
 
 
 def test_commands_take_a_recipe_of_a_plugin_once_its_file_is_named(

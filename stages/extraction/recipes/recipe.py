@@ -20,9 +20,10 @@ from permafrost.stages.extraction.recipes.inputs import (
 )
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.kinds import NAME_IT, Category, Kind
-from permafrost.stages.plugins import packages
+from permafrost.stages.plugins import in_file, origin_of, packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import fingerprint
+from permafrost.storage.keys import digest
 from permafrost.storage.quoting import quoted
 
 if TYPE_CHECKING:
@@ -215,11 +216,30 @@ def recipe_of(identity: Mapping[str, Any]) -> Recipe:
         ) from error
 
 
+def require_same_recipe(name: str, identity: Mapping[str, Any]) -> None:
+    """For what is to be used again with the recipe of an identity.
+
+    Raises:
+        InputError: its plug-in is not in use here, or has been edited since.
+    """
+    kind = type(recipe_of(identity))
+    if identity.get(_CODE) != _code(kind).get(_CODE):
+        raise InputError(
+            f"{name} was made with other code of the recipe {quoted(identity['kind'])} than "
+            f"{origin_of(kind)} has now, so its inputs would be others; name the file as it was, or make it "
+            "again"
+        )
+
+
 def _code(kind: type[Recipe]) -> dict[str, str]:
     """The digest of a plug-in recipe's source, and of what it reaches in plug-ins."""
     modules = packages()
     is_plugin = any(kind.__module__ == m or kind.__module__.startswith(f"{m}.") for m in modules)
-    return {_CODE: fingerprint(kind, modules).digest} if is_plugin else {}
+    if not is_plugin:
+        return {}
+    # The same store whether its file is named in `plugins` or its class is registered.
+    found = sorted((in_file(e), sha) for e, sha in fingerprint(kind, modules).definitions.items())
+    return {_CODE: digest(found)}
 
 
 def encode(
