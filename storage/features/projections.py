@@ -22,7 +22,7 @@ from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.layout import ZARR_GROUP
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.keys import digest
-from permafrost.storage.replica import fetch_missing
+from permafrost.storage.replica import fetch_missing, public_name
 
 
 def _paths(store: FeatureStore, block: int) -> tuple[Path, Path]:
@@ -165,4 +165,4 @@ def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:
 
 
 def _damaged(path: Path) -> str:
-    return f"the projection {path} is damaged (run 'permafrost repair')"
+    return f"the projection {public_name(path)} is damaged (run 'permafrost repair')"

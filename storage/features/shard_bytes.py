@@ -200,6 +200,10 @@ def mapping_of(file: BinaryIO) -> mmap.mmap | None:
         return None
 
 
+ADVICE = " (run 'permafrost verify', then 'permafrost repair')"
+"""For whoever has not run them."""
+
+
 def damaged(path: Path) -> str:
     """Beginning of every message about a shard that is not what its receipt says."""
-    return f"the shard {public_name(path)} is damaged (run 'permafrost verify', then 'permafrost repair')"
+    return f"the shard {public_name(path)} is damaged{ADVICE}"

@@ -199,9 +199,8 @@ class FeatureStore:
 
     def lost_tables(self) -> list[int]:
         """Numbers of the segments that have receipts and no table, ascending."""
-        used = (
-            self._used()
-        )  # before the tables, which are written before receipts, and removed after
+        # Before the tables: a table is written before its receipts, and removed after them.
+        used = self._used()
         return [s for s in sorted(used.difference(self.tables())) if self.committed(s)]
 
     def _used(self) -> set[int]:

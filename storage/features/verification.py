@@ -26,6 +26,7 @@ from permafrost.storage.features.projections import (
 from permafrost.storage.features.rebuilding import disagreements
 from permafrost.storage.features.receipts import revoke_receipt
 from permafrost.storage.features.segments import segment_path, table_copy
+from permafrost.storage.features.shard_bytes import ADVICE
 from permafrost.storage.features.store import DERIVED, FeatureStore
 from permafrost.storage.features.writing import StoreWriter, lock_path
 from permafrost.storage.keys import text_digest
@@ -34,8 +35,6 @@ from permafrost.storage.ragged import offsets_of
 from permafrost.storage.replica import public_name, replica_of
 
 PROJECTION = "projections/o_proj/"
-_ADVICE = " (run 'permafrost verify', then 'permafrost repair')"
-"""Of a message about a shard, for whoever has not run them."""
 _NO_TABLE = "segment {} has receipts but no table"
 
 P = ParamSpec("P")
@@ -156,6 +155,7 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
     for segment in store.tables():
         last.update(dict.fromkeys(filter(store.is_array, store.committed(segment)), segment))
     found: list[Damage] = []
+    n_slots = store.n_slots()
     for array, segment in sorted(last.items()):
         path = store.zarr_path / array / "zarr.json"
         try:
@@ -164,7 +164,7 @@ def _verify_metadata(store: FeatureStore) -> list[Damage]:
             found.append(Damage(None, array, f"{public_name(path)}: {error}"))
             continue
         # A killed writer may have extended some arrays but not others; each must cover its own cells.
-        wanted = [store.array_metadata(array, n) for n in range(segment + 1, store.n_slots() + 1)]
+        wanted = [store.array_metadata(array, n) for n in range(segment + 1, n_slots + 1)]
         if content not in wanted and content not in map(earlier_metadata, wanted):
             found.append(
                 Damage(None, array, f"{public_name(path)} does not describe this store's {array}")
@@ -189,7 +189,7 @@ def _projection_problem(store: FeatureStore, block: int) -> str | None:
     try:
         read_projection(store, block)
     except CorruptDataError as error:
-        return str(error).replace(str(store.root), public_name(store.root))
+        return str(error)
     return None
 
 
@@ -221,7 +221,7 @@ def _verify_cell(store: FeatureStore, segment: int, array: str) -> str | None:
             return f"the receipt counts {receipt.n_rows} rows, the segment has {expected}"
         store.reopen_shard(segment, array).verify()
     except (CorruptDataError, NotFoundError) as error:
-        return str(error).replace(_ADVICE, "")
+        return str(error).replace(ADVICE, "")
     return None
 
 

@@ -203,7 +203,7 @@ def test_nothing_runs_twice_and_a_change_runs_what_it_touches(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a backbone was loaded")
 
-    monkeypatch.setattr(loading, "load_backbone", refuse)
+    monkeypatch.setattr(loading, "_load_model", refuse)
     assert not run_serially(path, home).computed
     more = ["evaluations.mteb.tasks.classification.samples_per_label=4"]
     changed = run_serially(path, home, more)

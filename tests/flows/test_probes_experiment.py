@@ -166,7 +166,7 @@ def test_a_second_run_reuses_and_a_change_runs_one_curve_without_the_backbone(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the backbone was loaded")
 
-    monkeypatch.setattr(loading, "load_backbone", refuse)
+    monkeypatch.setattr(loading, "_load_model", refuse)
     assert not run_serially(path, home).computed
     change = ["probes.task scores.methods.means.c=[0.1, 1.0]"]
     assert run_serially(path, home, change).computed == {"probe": 2, "report": 1}

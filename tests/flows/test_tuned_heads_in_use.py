@@ -176,14 +176,18 @@ def test_any_other_head_is_exported_with_its_merged_backbone(cli: Cli, files: Fi
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_adapters_are_exported_as_peft_loads_them(cli: Cli, files: Files) -> None:
-    base = files("llama")
+def test_adapters_are_exported_as_peft_loads_them(cli: Cli, files: Files, tmp_path: Path) -> None:
+    """On weights in half precision, which peft would take as they are."""
+    half = save_model("llama", tmp_path / "half", torch.float16)
+    base = find_backbone(BackboneConfig(source=str(half)))
     name = published(cli.home, base, "lora", "glot", base.source)
     out = cli.home.parent / "adapters"
     done = cli.json("export", name, "-o", str(out), "--form", "peft")
     assert (done["form"], done["trained_in"]) == ("peft", "float32")
     assert {p.name for p in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    model = peft.AutoPeftModelForFeatureExtraction.from_pretrained(str(out)).eval()
+    model = peft.AutoPeftModelForFeatureExtraction.from_pretrained(
+        str(out), dtype=getattr(torch, done["trained_in"])
+    ).eval()
     encoder = load_tuned(cli.home, name, device="cpu")
     batch = encoded(encoder.backbone, texts=("snow melts",))
     ids = torch.from_numpy(batch.token_ids.data.astype(np.int64))[None]
