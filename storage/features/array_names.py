@@ -16,13 +16,13 @@ def patterns_of(arrays: object) -> tuple[str, ...]:
     Raises:
         InputError: it is neither.
     """
-    given: Any = arrays.split(",") if isinstance(arrays, str) else arrays
-    if not (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
+    given = arrays.split(",") if isinstance(arrays, str) else arrays
+    names = cast("Sequence[Any]", given) if isinstance(given, list | tuple) else None
+    if names is None or not all(isinstance(name, str) for name in names):
         raise InputError(
             f"arrays is {quoted(arrays)}; give names of arrays, or patterns of them: 'hidden/3', "
             "['hidden/*', 'values/3']"
         )
-    names = cast("Sequence[str]", given)
     return tuple(stripped for name in names if (stripped := name.strip()))
 
 

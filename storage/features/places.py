@@ -179,17 +179,21 @@ def _worth_merging(earlier: _Run, later: _Run) -> bool:
     return len(earlier) < 2 * len(later) and len(earlier) + len(later) <= MERGED_TEXTS
 
 
-def _words(digests: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Digests as four words each `[n, 4]`, and whether each `[n]` has 64 lower-case hex digits."""
-    column = digests.cast(pa.large_binary())
-    _, ends, data = column.buffers()
-    bounds = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
+def _words(digests: Any) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Digests as four words each `[n, 4]`, and whether each `[n]` has 64 lower-case hex digits.
+
+    Args:
+        digests: an Arrow array of strings. Read as they lie: a cast would load `pyarrow.compute`.
+    """
+    _, ends, data = digests.buffers()
+    width = np.int64 if pa.types.is_large_string(digests.type) else np.int32
+    bounds = np.frombuffer(ends, width)[digests.offset : digests.offset + len(digests) + 1]
     usable = np.diff(bounds) == _HEX_DIGITS
     codes = np.frombuffer(data or b"", np.uint8)
     if usable.all():
         chosen = codes[bounds[0] : bounds[-1]].reshape(-1, _HEX_DIGITS)
     else:
-        chosen = np.zeros((len(column), _HEX_DIGITS), np.uint8)
+        chosen = np.zeros((len(usable), _HEX_DIGITS), np.uint8)
         chosen[usable] = codes[bounds[:-1][usable, None] + np.arange(_HEX_DIGITS)]
     values = _VALUE_OF_CODE[chosen]
     usable = usable & (values != _NO_DIGIT).all(1)
