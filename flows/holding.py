@@ -39,7 +39,7 @@ def holding_store(
 
 
 def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:
-    segments = set(store.locate(digests).segment.tolist())
+    segments = set(store.locate(digests, [array]).segment.tolist())
     return -1 not in segments and all(array in store.committed(s) for s in segments)
 
 
@@ -47,7 +47,7 @@ def _lacking(
     store: FeatureStore, array: str, texts: Sequence[str], digests: Sequence[str]
 ) -> tuple[int, str]:
     """How many of the texts lack an array in a store, and that in words, with the first of them."""
-    segments = store.locate(digests).segment.tolist()
+    segments = store.locate(digests, [array]).segment.tolist()
     lacking = [i for i, s in enumerate(segments) if s == -1 or array not in store.committed(s)]
     said = (
         f"; {store.store_id[:12]} lacks it of {len(lacking)}, such as {quoted(texts[lacking[0]])}"

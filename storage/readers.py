@@ -381,7 +381,7 @@ def open_reader(
     """
     if tokens not in get_args(Tokens):
         raise InputError(f"tokens is {quoted(tokens)}, expected 'span' or 'all'")
-    where = store.locate(digests)
+    where = store.locate(digests, [array])
     unknown = np.flatnonzero(where.segment < 0)
     if len(unknown):
         raise NotFoundError(

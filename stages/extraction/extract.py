@@ -35,7 +35,7 @@ from permafrost.storage.features.projections import has_projection, write_projec
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.segment_drafts import SealedSegment
 from permafrost.storage.features.segments import build_table, pack
-from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
+from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore, store_folder
 from permafrost.storage.features.turns import GIVE_WAY_S, Turn
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, writing
@@ -286,7 +286,7 @@ def _laid_out(
         block = slice(at, at + block_texts)
         with numbered_as(range(len(texts))[block]):
             _add_missing_texts(writer, target, texts[block], digests[block])
-        where = store.locate(digests[block])
+        where = store.locate(digests[block], (*ALWAYS, *target.arrays))
         # What was given out for an earlier block may not be committed yet.
         segments = sorted(set(where.segment.tolist()) - given)
         given.update(segments)

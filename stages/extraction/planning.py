@@ -85,9 +85,9 @@ def finished_plan(
     if not has_record(root):
         return None
     store = FeatureStore.open(root, expect=target.identity)
-    segments, n_texts = set[int](), 0
+    segments, n_texts, wanted = set[int](), 0, (*ALWAYS, *target.arrays)
     for block in digests:
-        segment = store.locate(block).segment
+        segment = store.locate(block, wanted).segment
         if (segment < 0).any():
             return None
         segments.update(np.unique(segment).tolist())
@@ -121,10 +121,10 @@ def plan_extraction(
     )
     if has_record(root):
         store = FeatureStore.open(root, expect=target.identity)
-        segments = set[int]()
+        segments, wanted = set[int](), (*ALWAYS, *target.arrays)
         for at in range(0, len(texts), _AT_A_TIME):
             block = slice(at, at + _AT_A_TIME)
-            segment = store.locate(digests[block]).segment
+            segment = store.locate(digests[block], wanted).segment
             is_new[block] = segment < 0
             segments.update(np.unique(segment[segment >= 0]).tolist())
         cells = store.missing_cells(sorted(segments), target.arrays)

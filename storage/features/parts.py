@@ -117,9 +117,11 @@ def part_of(
         NotFoundError: no array has such a name, or none of the texts is in the store.
         CorruptDataError: a table of the store is damaged.
     """
+    there = [a for a in source.arrays() if a not in ALWAYS]
+    arrays = named_arrays(there, patterns, source.store_id)
     segments, n_unknown = source.segments(), 0
     if digests is not None:
-        where = source.locate(digests).segment
+        where = source.locate(digests, arrays).segment
         n_unknown = int((where < 0).sum())
         segments = [s for s in np.unique(where).tolist() if s >= 0]
         if not segments:
@@ -127,8 +129,6 @@ def part_of(
                 f"none of the {len(digests):,} texts is in the store {source.store_id[:12]}; nothing was "
                 "copied"
             )
-    there = [a for a in source.arrays() if a not in ALWAYS]
-    arrays = named_arrays(there, patterns, source.store_id)
     return StorePart(source, arrays, tuple(segments), n_unknown)
 
 
@@ -171,7 +171,7 @@ def compare(part: StorePart, target: FeatureStore | None) -> TransferPlan:
         if target is not None and there is not None:
             right, damaged = _state(target, there, wanted, objects)
         elif target is not None and numbers:
-            elsewhere = target.locate(segment.table.column("digest").to_pylist()).segment
+            elsewhere = target.locate(segment.table.column("digest").to_pylist(), wanted).segment
             n_elsewhere = int((elsewhere >= 0).sum())
             if n_elsewhere == segment.n_texts and not target.missing_cells(
                 np.unique(elsewhere).tolist(), wanted

@@ -35,6 +35,12 @@ class Locations:
     truncated: NDArray[np.bool_]
     """Whether a text is stored truncated; False for a text that is not stored."""
 
+    def replace(self, at: NDArray[np.int64], others: "Locations") -> None:
+        """Write the locations of the texts `at [m]` over, of those that `others [m]` has."""
+        hit = others.segment >= 0
+        for f in fields(self):
+            getattr(self, f.name)[at[hit]] = getattr(others, f.name)[hit]
+
 
 @dataclass(frozen=True)
 class _Run:
@@ -76,8 +82,11 @@ class _Run:
         order = np.argsort(self.head, kind="stable")
         return _Run(*(getattr(self, f.name)[order] for f in fields(self)))
 
-    def rows(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The first row of each digest `[n, 4]`; -1 for those that are not in the run."""
+    def rows(
+        self, words: NDArray[np.uint64], among: Sequence[int] | None = None
+    ) -> NDArray[np.int64]:
+        """The first row of each digest `[n, 4]`, or the first in one of some segments; -1 for those that
+        have none in the run."""
         rows = np.full(len(words), -1, np.int64)
         at = np.searchsorted(self.head, words[:, 0])
         pending = np.flatnonzero(at < len(self))
@@ -86,8 +95,10 @@ class _Run:
             same = self.head[here] == words[pending, 0]
             pending, here = pending[same], here[same]
             hit = (self.tail[here] == words[pending, 1:]).all(1)
+            if among is not None:
+                hit &= np.isin(self.segment[here], among)
             rows[pending[hit]] = here[hit]
-            # Another digest may begin with the same eight bytes.
+            # Another digest may begin with the same eight bytes, or the digest come again.
             pending = pending[~hit]
             at[pending] += 1
             pending = pending[at[pending] < len(self)]
@@ -99,7 +110,7 @@ class Places:
     """The locations of the texts of some segments, about 57 bytes per text.
 
     If several segments hold a digest, or one segment several times, the first location counts, in the order
-    of the segments. Immutable: adding a segment returns a new object.
+    of the segments, of those that are asked for. Immutable: adding a segment returns a new object.
     """
 
     segments: tuple[int, ...] = ()
@@ -148,20 +159,22 @@ class Places:
         runs = (_Run(*(arrays[f.name][part] for f in fields(_Run))) for part in parts)
         return cls(segments, tuple(runs))
 
-    def find(self, digests: Sequence[str]) -> Locations:
-        """The locations of the texts with these digests."""
+    def find(self, digests: Sequence[str], among: Sequence[int] | None = None) -> Locations:
+        """The locations of the texts with these digests, in any segment or only in some."""
         n = len(digests)
         start, length, row = np.zeros((3, n), np.int64)
         out = Locations(np.full(n, -1, np.int64), start, length, row, np.zeros(n, np.bool_))
         for at in range(0, n, _AT_A_TIME) if self.runs else ():
-            self._find(digests[at : at + _AT_A_TIME], at, out)
+            self._find(digests[at : at + _AT_A_TIME], among, at, out)
         return out
 
-    def _find(self, digests: Sequence[str], first: int, out: Locations) -> None:
+    def _find(
+        self, digests: Sequence[str], among: Sequence[int] | None, first: int, out: Locations
+    ) -> None:
         words, usable = _words(pa.array(digests, pa.large_string()))
         pending = np.flatnonzero(usable)
         for run in self.runs:
-            rows = run.rows(words[pending])
+            rows = run.rows(words[pending], among)
             hit = rows >= 0
             for f in fields(out):
                 getattr(out, f.name)[first + pending[hit]] = getattr(run, f.name)[rows[hit]]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from permafrost.storage.drafts import DRAFT_PREFIX
 from permafrost.storage.durable import create_durably, json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError, NotFoundError, RemovedError
@@ -29,7 +31,7 @@ from permafrost.storage.features.layout import (
     zarr_metadata,
 )
 from permafrost.storage.features.open_shards import OpenShards
-from permafrost.storage.features.places import PLACE, Locations, Places
+from permafrost.storage.features.places import PLACE, Locations
 from permafrost.storage.features.receipts import Receipt, committed_arrays, read_receipt
 from permafrost.storage.features.record import (
     StoreRecord,
@@ -39,15 +41,10 @@ from permafrost.storage.features.record import (
     read_record,
     record_path,
 )
-from permafrost.storage.features.seen import (
-    WORTH,
-    SeenReceipts,
-    keep_tables,
-    marks_of_tables,
-    seen_tables,
-)
+from permafrost.storage.features.seen import SeenReceipts
 from permafrost.storage.features.segments import Segment, numbered_tables, read_segment
 from permafrost.storage.features.shard import ShardRows
+from permafrost.storage.features.text_index import TextIndex
 from permafrost.storage.replica import public_name
 
 ALWAYS = (TOKEN_IDS.name, SPAN.name)
@@ -67,9 +64,7 @@ class FeatureStore:
         self.root, self.record = root, record
         self._segments: dict[int, Segment] = {}
         """The most recently used segments, at most _KEPT_SEGMENTS, in order of use."""
-        self._places = Places()
-        self._sha256: dict[int, str] = {}
-        """SHA-256 of the table of every segment read so far."""
+        self._index = TextIndex(root)
         self._shards = OpenShards()
         self._receipts = SeenReceipts(root)
 
@@ -146,8 +141,7 @@ class FeatureStore:
     def forget(self) -> None:
         """Clear everything cached in memory, after something on disk has changed."""
         self._segments.clear()
-        self._places = Places()
-        self._sha256.clear()
+        self._index = TextIndex(self.root)
         self._shards.clear()
         self._receipts = SeenReceipts(self.root)
 
@@ -235,9 +229,9 @@ class FeatureStore:
         return found
 
     def _table_sha256(self, number: int) -> str:
-        if number not in self._sha256:
+        if number not in self._index.sha256:
             self._read(number, PLACE[:1])
-        return self._sha256[number]
+        return self._index.sha256[number]
 
     def _read(self, number: int, columns: Sequence[str] | None) -> Segment:
         try:
@@ -246,7 +240,7 @@ class FeatureStore:
             self.require_there()
             raise
         self._require_committed(segment)
-        self._sha256.setdefault(number, segment.sha256)
+        self._index.sha256.setdefault(number, segment.sha256)
         return segment
 
     def _require_committed(self, segment: Segment) -> None:
@@ -304,39 +298,31 @@ class FeatureStore:
             return False
         return True
 
-    def locate(self, digests: Sequence[str]) -> Locations:
-        """Locate texts by content digest; a text that is not in the store gets segment -1."""
-        numbers = self.segments()
-        places = self._places
-        if places.segments != tuple(numbers[: len(places.segments)]):
-            # A segment has been dropped or restored since.
-            places = Places()
-        marks = None
-        if len(numbers) - len(places.segments) >= WORTH:
-            marks = marks_of_tables(self.root, numbers)
-            if not places.segments and (seen := seen_tables(self.root, marks)) is not None:
-                places = seen.places
-                self._sha256.update(seen.sha256)
-        new = numbers[len(places.segments) :]
-        for number in new:
-            places = places.adding(number, self._read(number, PLACE).table)
-        self._places = places
-        if marks is not None and len(new) >= WORTH:
-            keep_tables(self.root, marks, places, self._sha256)
-        return places.find(digests)
+    def locate(self, digests: Sequence[str], arrays: Sequence[str] = ()) -> Locations:
+        """Locate texts by content digest; a text that is not in the store gets segment -1.
+
+        A text may be in several segments, as after a `pull`: it is located in the first that has all of
+        `arrays`, and in the first of all if none has.
+        """
+        places = self._index.of(self.segments(), lambda number: self._read(number, PLACE))
+        found = places.find(digests)
+        wanted = frozenset(arrays)
+        there = self.committed_in(np.unique(found.segment[found.segment >= 0]).tolist())
+        lacking = [number for number, committed in there.items() if not wanted <= committed]
+        if lacking:
+            every = self.committed_in(places.segments)
+            having = [number for number, committed in every.items() if wanted <= committed]
+            at = np.flatnonzero(np.isin(found.segment, lacking))
+            found.replace(at, places.find([digests[i] for i in at.tolist()], having))
+        return found
 
     def added(self, segment: Segment) -> None:
         """A segment has just been written: it need not be read to locate its texts."""
-        last = self._places.segments[-1] if self._places.segments else -1
-        self._sha256[segment.number] = segment.sha256
-        if segment.number == last + 1:
-            self._places = self._places.adding(segment.number, segment.table)
+        self._index.added(segment)
 
     def remember(self) -> None:
         """Keep what was read of a large store for the next process that opens it."""
-        if len(self._places.segments) >= WORTH:
-            marks = marks_of_tables(self.root, self._places.segments)
-            keep_tables(self.root, marks, self._places, self._sha256)
+        self._index.remember()
 
     def missing_cells(
         self, segments: Iterable[int], arrays: Sequence[str]

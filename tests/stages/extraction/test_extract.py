@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,8 +34,10 @@ from permafrost.storage.errors import (
     PermafrostError,
     StoreBusyError,
 )
+from permafrost.storage.features.parts import part_of
 from permafrost.storage.features.projections import read_projection
 from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
+from permafrost.storage.features.transfer import transfer
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.keys import text_digest
@@ -98,6 +101,28 @@ def test_batch_size_and_buffer_change_nothing_beyond_noise(
     other = run(texts, target, tiny_buffer).store
     for text in texts:
         np.testing.assert_allclose(rows(other, "hidden/3", text), kept[text], rtol=2e-5, atol=2e-5)
+
+
+def test_what_another_home_computed_is_not_computed_again(
+    extraction: Callable[[str], Extraction], tmp_path: Path
+) -> None:
+    run, other = extraction("bert"), extraction("bert")
+    other.home = tmp_path / "other"
+    some = list(TEXTS[:3])
+    run(some, run.target("hidden=1"))
+    # Other segments, of more texts, and another array.
+    store = other([*MORE, *some], wanted := other.target("hidden=2")).store
+    transfer(part_of(store, ("*",), None), run.home, SilentProgress())
+    again = run(some, wanted)
+    assert (again.n_tokens, again.n_cells, run.loads) == (0, 0, 1)
+    for text in some:
+        np.testing.assert_array_equal(
+            rows(again.store, "hidden/2", text), rows(store, "hidden/2", text)
+        )
+    digests = [text_digest(text) for text in some]
+    plan = plan_extraction(wanted, run.home, some, digests)
+    assert (plan.cells, plan.n_new_texts) == ({}, 0)
+    assert finished_plan(wanted, run.home, [digests]) is not None
 
 
 def test_second_extraction_loads_no_backbone(extraction: Callable[[str], Extraction]) -> None:

@@ -91,6 +91,12 @@ def test_the_first_of_equal_digests_is_found_and_nothing_that_is_not_there(
         got = found.find(asked)
         for name, values in vars(expected).items():
             np.testing.assert_array_equal(getattr(got, name), values, err_msg=name)
+    some = [1, 4, 9]
+    expected = by_one_hash_table({n: tables[n] for n in some}, wanted)
+    got = found.find(wanted, some)
+    for name, values in vars(expected).items():
+        np.testing.assert_array_equal(getattr(got, name), values, err_msg=name)
+    assert (found.find(wanted, []).segment == -1).all()
 
 
 def test_rows_without_a_usable_digest_are_passed_over() -> None:

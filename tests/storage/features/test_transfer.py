@@ -30,6 +30,7 @@ from permafrost.storage.features.store import FeatureStore, all_stores, store_fo
 from permafrost.storage.features.transfer import plan_transfer, transfer
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
+from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.readers import open_reader
 from permafrost.storage.replica import attach
@@ -188,6 +189,25 @@ def test_texts_that_are_all_there_in_other_segments_are_not_copied(tmp_path: Pat
     plan = copy(two, tmp_path / "one")
     assert (plan.n_cells, plan.n_present) == (0, 2 + len(ARRAYS))
     assert there(tmp_path / "one").segments() == [0]
+
+
+def test_a_text_of_two_segments_is_read_from_the_one_that_has_the_array(tmp_path: Path) -> None:
+    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
+    one.add(["a", "shared"], [5, 7], ["hidden/1"], seed=1)
+    two.add(["c", "shared", "d"], [8, 7, 9], ["hidden/2"], seed=2)
+    copy(two, tmp_path / "one")
+    store = there(tmp_path / "one")
+    digests = [text_digest(text) for text in ("a", "shared", "d", "new")]
+    assert store.locate(digests).segment.tolist() == [0, 0, 1, -1]
+    assert store.locate(digests, ["hidden/2"]).segment.tolist() == [0, 1, 1, -1]
+    assert store.locate(digests, ["hidden/1", "hidden/2"]).segment.tolist() == [0, 0, 1, -1]
+    assert_reads(store, one, ["a", "shared"], ("hidden/1",))
+    assert_reads(store, two, ["c", "shared", "d"], ("hidden/2",))
+    part = part_of(store, ("hidden/2",), [text_digest("shared")])
+    assert part.segments == (1,)
+    three = new_store(tmp_path / "three")
+    three.add(["d", "shared"], [9, 7], ["hidden/2"], seed=3)
+    assert copy(three, tmp_path / "one").n_cells == 0
 
 
 def test_projections_come_with_their_attention_rows(tmp_path: Path) -> None:
