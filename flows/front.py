@@ -46,6 +46,7 @@ from permafrost.stages.extraction.target import ExtractConfig
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
+from permafrost.storage.paths import default_home
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 
@@ -57,7 +58,7 @@ Source = Path | dict[str, Any]
 
 def run(
     experiment: str | PathLike[str] | Mapping[str, Any],
-    home: HomeName,
+    home: HomeName | None,
     engine: str | None,
     overrides: Sequence[str],
 ) -> PipelineResult:
@@ -113,7 +114,9 @@ def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
 
 
 def plan(
-    experiment: str | PathLike[str] | Mapping[str, Any], home: HomeName, overrides: Sequence[str]
+    experiment: str | PathLike[str] | Mapping[str, Any],
+    home: HomeName | None,
+    overrides: Sequence[str],
 ) -> Plan:
     """See `permafrost.plan`."""
     nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
@@ -139,9 +142,11 @@ def _overrides(overrides: Sequence[str]) -> list[str]:
     return list(overrides)
 
 
-def _opened(home: HomeName) -> Path:
+def _opened(home: HomeName | None) -> Path:
     with Display(Terminal()) as display:
-        return open_home(home, NodeProgress(display, "pull the home"))
+        return open_home(
+            default_home() if home is None else home, NodeProgress(display, "pull the home")
+        )
 
 
 def encode(

@@ -232,7 +232,7 @@ class Home:
             arrays: names of arrays, or patterns of them: `hidden/6`, `["hidden/*", "values/3"]`.
             corpus: a task of the other home, or `corpus/<key>`: only segments that hold its texts, whole,
                 and the corpus itself.
-            dry_run: only find out what would be copied.
+            dry_run: only find out what would be copied, or why nothing can be.
 
         Returns:
             What was copied: `as_json()` has counts and bytes.

@@ -123,7 +123,7 @@ def copy_between(
 
 
 def would_copy(source: Path, target: Path, wanted: Wanted, form: Form = "home") -> Copied:
-    """What `copy_between` would copy; writes nothing."""
+    """What `copy_between` would copy; leaves nothing behind. Raises what it does before it starts."""
     part, corpus = chosen_part(source, target, wanted, form)
     return _copied(source, target, plan_transfer(part, target), corpus)
 

@@ -4,7 +4,7 @@
 
     permafrost.plan("experiments/demo.yaml")             # what would run, and why
     result = permafrost.run("experiments/demo.yaml")     # .report is the page, .results() its numbers
-    home = permafrost.open(".permafrost")                # what is stored
+    home = permafrost.open()                             # what is stored
     vectors = permafrost.encode(["A text"], backbone="minilm", method="mean")
     found = permafrost.predict(["A text"], head="fit/3f2a", home=home)    # .names, .probabilities
 
@@ -99,26 +99,28 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def open(home: "str | PathLike[str] | Home") -> "Home":
+def open(home: "str | PathLike[str] | Home | None" = None) -> "Home":
     """A home: its feature stores, artifacts and runs, and encoders and readers of what is there.
 
     Args:
-        home: a folder (`~` is the user's), or the URL of a home on an object store. One that is not there
-            is empty; the first run makes it.
+        home: a folder (`~` is the user's), or the URL of a home on an object store. If not given, the one
+            that the environment variable PERMAFROST_HOME names, as on the command line, and `.permafrost` in
+            the working folder if it names none. One that is not there is empty; the first run makes it.
 
     Raises:
         InputError: a file, or a URL that cannot be used.
     """
     from permafrost.flows.home import Home, open_home
+    from permafrost.storage.paths import default_home
     from permafrost.storage.progress import SilentProgress
 
-    return Home(open_home(home, SilentProgress()))
+    return Home(open_home(default_home() if home is None else home, SilentProgress()))
 
 
 def run(
     experiment: "str | PathLike[str] | Mapping[str, Any]",
     *,
-    home: "str | PathLike[str] | Home" = ".permafrost",
+    home: "str | PathLike[str] | Home | None" = None,
     engine: str | None = None,
     overrides: Sequence[str] = (),
 ) -> "PipelineResult":
@@ -127,7 +129,7 @@ def run(
     Args:
         experiment: a YAML file, or a mapping with the same fields. Relative paths in it count from the
             working folder.
-        home: where features and artifacts are kept, see `open`.
+        home: where features and artifacts are kept; if not given, that of PERMAFROST_HOME, see `open`.
         engine: what runs the nodes: `serial`, one after the other in this process; `prefect`, each node a
             task run, with the server that is configured or one of its own; `dask`, the same in worker
             processes of this machine; `dask=tcp://host:8786`, in those of a Dask scheduler. If not given,
@@ -144,14 +146,14 @@ def run(
 def plan(
     experiment: "str | PathLike[str] | Mapping[str, Any]",
     *,
-    home: "str | PathLike[str] | Home" = ".permafrost",
+    home: "str | PathLike[str] | Home | None" = None,
     overrides: Sequence[str] = (),
 ) -> "Plan":
     """What a run would compute and why, its tokens, bytes and time; writes nothing in the home.
 
     Args:
         experiment: as for `run`.
-        home: where results are looked for, see `open`.
+        home: where results are looked for; if not given, that of PERMAFROST_HOME, see `open`.
         overrides: `path.to.field=value` each, the value in YAML.
 
     Raises:

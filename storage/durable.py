@@ -215,10 +215,15 @@ def holds(path: Path, content: bytes) -> bool:
 
 def holds_sha256(path: Path, sha256: str) -> bool:
     """Whether the file exists with content of this digest."""
+    return sha256_of(path) == sha256
+
+
+def sha256_of(path: Path) -> str | None:
+    """The digest of a file's content; None if there is no file."""
     try:
-        return hashlib.sha256(read_whole(path)).hexdigest() == sha256
+        return hashlib.sha256(read_whole(path)).hexdigest()
     except (CorruptDataError, FileNotFoundError):
-        return False
+        return None
 
 
 def json_bytes(value: object) -> bytes:
@@ -271,8 +276,11 @@ def read_whole(path: Path) -> bytes:
         raise CorruptDataError(f"{path} cannot be read ({what}); it should be a file") from error
 
 
-def read_json(path: Path) -> Any:
-    """Parse a JSON file that we wrote.
+VERIFY = "run 'permafrost verify' to see what else is damaged"
+
+
+def read_json(path: Path, advice: str = VERIFY) -> Any:
+    """Parse a JSON file that we wrote; `advice` is what to do if it is damaged, of a file in no home.
 
     Raises:
         CorruptDataError: it is not JSON, or cannot be read.
@@ -283,6 +291,5 @@ def read_json(path: Path) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(
-            f"{public_name(path)} is not valid JSON ({error}); run 'permafrost verify' to see what else is "
-            "damaged"
+            f"{public_name(path)} is not valid JSON ({error}); {advice}"
         ) from error

@@ -18,6 +18,11 @@ from obstore.store import ObjectStore
 from permafrost.storage.drafts import is_alive, owner
 from permafrost.storage.errors import ObjectStoreError, StoreBusyError
 
+UNTIL_FREE = (
+    "wait until it ends ('--wait' of a command does, and 'runtime.extract.busy: wait' of an experiment), or "
+    "use another home"
+)
+"""What to do about another writer, on the command line and in Python."""
 TTL_S = 180.0
 """A lease that was not renewed for this long, by the object store's clock, has expired."""
 RENEWAL_S = 20.0
@@ -126,9 +131,9 @@ class Lease:
         if age < TTL_S and not _is_dead(holder):
             writer = f"process {holder['pid']} on {holder['host']}"
             busy = StoreBusyError(
-                f"the store is being written by {writer} ({self._url}, renewed {age:.0f} s ago); wait until "
-                f"it ends (--wait does), or use another --home. If that process is dead, the lease ends in "
-                f"{TTL_S - age:.0f} s. Nothing was changed"
+                f"the store is being written by {writer} ({self._url}, renewed {age:.0f} s ago); "
+                f"{UNTIL_FREE}. If that process is dead, the lease ends in {TTL_S - age:.0f} s. Nothing was "
+                "changed"
             )
             busy.writer, busy.elsewhere = writer, holder["host"] != socket.gethostname()
             raise busy

@@ -14,6 +14,16 @@ PATH_BYTES = 4095
 HOME_BYTES = PATH_BYTES - 400
 """Maximum length of a path below which folders are created: names of stores, artifacts and shards follow."""
 
+DEFAULT_HOME = ".permafrost"
+"""In the working folder."""
+HOME_VARIABLE = "PERMAFROST_HOME"
+"""The environment variable that names another home than that."""
+
+
+def default_home() -> str:
+    """The home where none is named: that of PERMAFROST_HOME, or `.permafrost` in the working folder."""
+    return os.environ.get(HOME_VARIABLE) or DEFAULT_HOME
+
 
 def cache_folder() -> Path:
     """The folder of what can be made again, which need not exist: PERMAFROST_CACHE, or

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from permafrost.storage.durable import json_bytes, read_json
+from permafrost.storage.durable import VERIFY, json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.keys import digest
 from permafrost.storage.replica import public_name
@@ -19,25 +19,30 @@ def sealed_bytes(fields: Mapping[str, Any]) -> bytes:
     return json_bytes({**plain, CHECKSUM: digest(plain)})
 
 
-def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
+def read_sealed(path: Path, advice: str | None = None) -> tuple[dict[str, Any], bool]:
     """The fields of such a file without the checksum, and whether there was one.
+
+    Args:
+        path: of the file.
+        advice: what to do if it is damaged, of a file in no home.
 
     Raises:
         CorruptDataError: it is not JSON, not an object, or its checksum does not match.
         FileNotFoundError: it does not exist.
     """
-    content = read_json(path)
+    content = read_json(path, advice or VERIFY)
+    end = f"; {advice}" if advice else ""
     if not isinstance(content, dict):
-        raise CorruptDataError(f"{public_name(path)} is damaged: it holds no JSON object")
+        raise CorruptDataError(f"{public_name(path)} is damaged: it holds no JSON object{end}")
     fields = dict(cast(dict[str, Any], content))
     has_checksum = CHECKSUM in fields
     found = fields.pop(CHECKSUM, None)
     try:
         expected = digest(fields)
     except ValueError as error:  # NaN, which json reads
-        raise CorruptDataError(f"{public_name(path)} is damaged: {error}") from error
+        raise CorruptDataError(f"{public_name(path)} is damaged: {error}{end}") from error
     if has_checksum and found != expected:
         raise CorruptDataError(
-            f"{public_name(path)} is damaged: its checksum is {found!s:.40}, its content has {expected}"
+            f"{public_name(path)} is damaged: its checksum is {found!s:.40}, its content has {expected}{end}"
         )
     return fields, has_checksum

@@ -13,15 +13,16 @@ from rich.text import Text
 
 from permafrost.flows.cli import STARTED_S
 from permafrost.flows.terminal import Terminal
+from permafrost.storage import paths
 from permafrost.storage.quoting import visible
 
-DEFAULT_HOME = ".permafrost"
+DEFAULT_HOME = paths.DEFAULT_HOME
 
 HomeFlag = Annotated[
     str,
     typer.Option(
         "--home",
-        envvar="PERMAFROST_HOME",
+        envvar=paths.HOME_VARIABLE,
         help="Where features and artifacts are kept: a folder, or a URL such as s3://bucket/prefix.",
     ),
 ]

@@ -170,7 +170,8 @@ class _CarvedTest(_Config):
             task: of the corpus.
 
         Raises:
-            InputError: the test split would be empty.
+            InputError: the test split would be empty, or less than half of its share as most classes have one
+                text.
         """
         groups = self._groups(examples, digests, task)
         strata = _strata(groups, task)
@@ -186,11 +187,14 @@ class _CarvedTest(_Config):
                     left -= taken
                     chosen += group.rows
                     n_wanted -= len(group.rows)
-        if not chosen and 1 < len(strata) == len(groups) and task != "similarity":
+        n_asked, n_alone = round(share * n_rows), sum(len(stratum) == 1 for stratum in strata)
+        is_short = len(chosen) < n_asked / 2 or n_alone == len(strata)
+        if task != "similarity" and len(strata) > 1 and n_alone > len(strata) / 2 and is_short:
             raise InputError(
-                f"test fraction {self.fraction} of {n_rows} training examples leaves test empty: each of the "
-                f"{len(strata)} classes has one text, which stays in train; is the column of the labels the "
-                "one that you mean? Else give more texts of each class, or name a file for test"
+                f"test fraction {self.fraction} of {n_rows} training examples leaves {len(chosen)} of "
+                f"{n_asked} for test: {n_alone} of the {len(strata)} classes have one text, which stays in "
+                "train; is the column of the labels the one that you mean? Else give more texts of each "
+                "class, or name a file for test"
             )
         if not chosen:
             raise InputError(
@@ -241,7 +245,9 @@ class TestFromTrain(_CarvedTest):
     """A share of the training examples becomes the test split, before dev is carved from the rest.
 
     Stratified by class, or by deciles of graded labels. No text is on both sides: examples that share one, in
-    pairs as the first or the second text, stay together. A class with one distinct text stays in train.
+    pairs as the first or the second text, stay together. A class with one distinct text stays in train, and
+    of any other at least one. Where so many classes have one text that test would be less than half of its
+    share, it is refused.
     """
 
     kind: Literal["from_train"] = "from_train"

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from permafrost.stages.extraction.recipes.recipe import require_same_recipe
 from permafrost.stages.extraction.target import target_of_identity
 from permafrost.stages.fit.trained import load_head
 from permafrost.stages.metrics.records import HISTORY
-from permafrost.storage.durable import holds_sha256, json_bytes
+from permafrost.storage.durable import json_bytes, sha256_of
 from permafrost.storage.errors import CorruptDataError, IdentityMismatchError, InputError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.sealed import read_sealed, sealed_bytes
@@ -132,20 +131,23 @@ def load_exported(
     """
     folder = Path(folder)
     record = _read_record(folder)
-    _require_head(folder / HEAD, record.head_sha256 or {})
+    _require_head(folder, record)
     require_same_code(f"{record.artifact}, exported to {folder},", record.code or {})
     backbone = folder if record.form == "plain" else folder / BACKBONE
-    identities = (record.identity, *(record.further or ()))
+    identities, again = (record.identity, *(record.further or ())), _again(folder, record)
     for each in identities:
         require_same_recipe(str(folder), each.recipe)
     try:
         targets = tuple(
-            target_of_identity(each, record.arrays, str(backbone), "main", "none", str(folder))
+            target_of_identity(
+                each, record.arrays, str(backbone), "main", "none", str(folder), f"; {again}"
+            )
             for each in identities
         )
     except IdentityMismatchError as error:
+        differs = "; ".join(f"{n}: exported {old}, found {new}" for n, old, new in error.differing)
         raise CorruptDataError(
-            f"the backbone in {backbone} is not the one that was exported ({error}); export again"
+            f"the backbone in {backbone} is not the one that was exported ({differs}); {again}"
         ) from error
     if record.reads == "vectors":
         vectors = read_linear(folder / HEAD, targets)
@@ -170,7 +172,7 @@ def _read_record(folder: Path) -> ModuleRecord:
             f"{folder} has no {RECORD}, so 'permafrost export' did not write it; name an exported folder"
         )
     try:
-        content, _ = read_sealed(path)
+        content, _ = read_sealed(path, _again(folder))
         if content.get("form") == "plain" and "identity" not in content:
             raise InputError(
                 f"{folder} is of the plain form, which sentence-transformers loads by itself "
@@ -181,12 +183,21 @@ def _read_record(folder: Path) -> ModuleRecord:
     except InputError:
         raise
     except (ValueError, ValidationError, AttributeError) as error:
-        raise CorruptDataError(f"{path} is damaged ({error}); export again") from error
+        raise CorruptDataError(f"{path} is damaged ({error}); {_again(folder)}") from error
 
 
-def _require_head(folder: Path, wanted: Mapping[str, str]) -> None:
-    for name, sha256 in wanted.items():
-        if not holds_sha256(folder / name, sha256):
-            raise CorruptDataError(
-                f"{folder / name} is damaged: it is not there or not what was exported; export again"
-            )
+def _require_head(folder: Path, record: ModuleRecord) -> None:
+    for name, sha256 in (record.head_sha256 or {}).items():
+        path = folder / HEAD / name
+        if (found := sha256_of(path)) != sha256:
+            why = "it is not there" if found is None else f"SHA-256 {found}, exported was {sha256}"
+            raise CorruptDataError(f"{path} is damaged: {why}; {_again(folder, record)}")
+
+
+def _again(folder: Path, record: ModuleRecord | None = None) -> str:
+    """What to do about a damaged folder; `verify` looks at homes only."""
+    what = "ARTIFACT"
+    if record is not None:
+        how = "--as classifier" if record.form == "plain" else "--form module"
+        what = f"{record.artifact} {how}"
+    return f"delete the folder and export again: 'permafrost export {what} -o {folder}'"

@@ -75,7 +75,7 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
         raise InputError(
             f"{folder} has no {MODULES}, so 'permafrost export' did not write it; name an exported folder"
         )
-    modules = read_json(path)
+    modules = read_json(path, "export again")
     if not (
         isinstance(modules, list)
         and all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules)

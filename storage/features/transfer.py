@@ -47,14 +47,23 @@ Moved = Callable[[int], None]
 
 
 def plan_transfer(part: StorePart, home: Path) -> TransferPlan:
-    """What `transfer` would copy; writes nothing. Raises as `transfer`."""
+    """What `transfer` would copy; leaves nothing behind.
+
+    Raises what `transfer` does before it starts: damage of the source, and a target that cannot be written to
+    or has no room.
+    """
     if problems := disagreements(part.source):
         raise CorruptDataError(
             f"{problems[0]}; nothing was copied. 'permafrost repair {part.source.store_id[:12]}' there puts "
             "the record right"
         )
     root = store_folder(home, part.source.store_id)
-    return compare(part, FeatureStore.open(root) if has_record(root) else None)
+    plan = compare(part, FeatureStore.open(root) if has_record(root) else None)
+    if _is_left(plan, home):
+        if replica_of(home) is None:
+            require_writable(home, "features")
+        _require_room(plan, home)
+    return plan
 
 
 def transfer(
@@ -79,13 +88,8 @@ def transfer(
         DiskFullError: there is no room for all of it (nothing was started), or there was none on the way.
     """
     plan, record = plan_transfer(part, home), part.source.record
-    is_left = plan.segments or plan.projections
-    # What a copy left that failed at its end is removed by a writer, and there may be no other one.
-    if not is_left and not has_dead_drafts(store_folder(home, part.source.store_id)):
+    if not _is_left(plan, home):
         return plan
-    if replica_of(home) is None:
-        require_writable(home, "features")
-    _require_room(plan, home)
     target = FeatureStore.create_or_open(
         home,
         record.identity,
@@ -104,6 +108,14 @@ def transfer(
     finally:
         progress.finish()
     return plan
+
+
+def _is_left(plan: TransferPlan, home: Path) -> bool:
+    """Whether there is something to write."""
+    if plan.segments or plan.projections:
+        return True
+    # What a copy left that failed at its end is removed by a writer, and there may be no other one.
+    return has_dead_drafts(store_folder(home, plan.part.source.store_id))
 
 
 def _require_room(plan: TransferPlan, home: Path) -> None:

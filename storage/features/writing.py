@@ -54,7 +54,7 @@ from permafrost.storage.features.segments import (
 )
 from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
-from permafrost.storage.lease import Lease
+from permafrost.storage.lease import UNTIL_FREE, Lease
 from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import public_name, replica_of
@@ -159,8 +159,7 @@ def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
     except (OSError, ValueError, LookupError, TypeError):
         writer = "another process"  # which has not written its name yet
     error = StoreBusyError(
-        f"the store {public_name(store.root)} is being written by {writer}; wait until it ends (--wait "
-        "does), or use another --home. Nothing was changed"
+        f"the store {public_name(store.root)} is being written by {writer}; {UNTIL_FREE}. Nothing was changed"
     )
     error.writer = writer
     return error

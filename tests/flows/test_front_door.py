@@ -19,6 +19,7 @@ from permafrost.flows.home import Home
 from permafrost.stages.encoder import load_encoder
 from permafrost.stages.heads import GlotHead
 from permafrost.storage import errors
+from tests.flows.conftest import tiny_experiment
 from tests.flows.frozen_home import unpack
 from tests.flows.test_cli import Cli
 from tests.stages.encoder import fitted_homes
@@ -86,6 +87,27 @@ def test_a_home_is_opened_by_any_name(
     assert home.folder == made.path
     assert [s.store_id for s in home.stores()] == [made.store.store_id]
     assert pickle.loads(pickle.dumps(permafrost.open(made.path.name))).folder == made.path
+
+
+def test_the_home_is_that_of_the_environment_unless_one_is_named(
+    made: fitted_homes.Home, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for none in ("", None):
+        if none is None:
+            monkeypatch.delenv("PERMAFROST_HOME")
+        else:
+            monkeypatch.setenv("PERMAFROST_HOME", none)
+        assert permafrost.open().folder == tmp_path / ".permafrost"
+    monkeypatch.setenv("PERMAFROST_HOME", str(made.path))
+    assert permafrost.open().folder == made.path
+    assert permafrost.open("named").folder == tmp_path / "named"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PERMAFROST_HOME", "file")
+    fields = tiny_experiment(tiny_bert)
+    for opens in (permafrost.open, lambda: permafrost.plan(fields), lambda: permafrost.run(fields)):
+        with pytest.raises(permafrost.InputError, match="the home file is a file"):
+            opens()
 
 
 def test_the_results_of_the_latest_run(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_the_readme_is_true_and_a_mapping_is_the_same_as_a_file(
     smallest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERMAFROST_HOME", "kept")
     fields = smallest | {"name": "mine", "seeds": [0]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields))
     names: dict[str, Any] = {}
@@ -49,6 +50,8 @@ def test_the_readme_is_true_and_a_mapping_is_the_same_as_a_file(
     assert names["result"].results() == names["numbers"]
     assert names["vectors"].shape == (1, 384)
     home = names["home"]
+    assert home.folder == tmp_path / "kept"
+    assert not (tmp_path / ".permafrost").exists()
     again = permafrost.run(smallest | {"name": "mine"}, home=home)
     assert again.computed == {}, "NumPy's numbers and tuples are those of the file"
     other = permafrost.plan("mine.yaml", home=home, overrides=["seeds=[3]"])

@@ -108,9 +108,10 @@ def test_the_snippet_of_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place that nobody may write to")
-def test_a_place_that_cannot_be_written_to_is_told_as_such(cli: Cli) -> None:
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_place_that_cannot_be_written_to_is_told_as_such(cli: Cli, how: tuple[str, ...]) -> None:
     filled_store(cli.home, 5)
-    said = cli("push", "--to", "/proc/x", code=2)
+    said = cli("push", "--to", "/proc/x", *how, code=2)
     assert "/proc may not be written to" in said
     assert "choose another place" in said
 

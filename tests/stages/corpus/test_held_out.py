@@ -112,6 +112,18 @@ def test_a_class_with_one_text_stays_in_train(tmp_path: Path) -> None:
         assert set(counts(corpus, "test")) == {"0", "1"}
 
 
+def test_classes_of_one_and_two_texts(tmp_path: Path) -> None:
+    alone = [{"text": f"t{i}", "label": i} for i in range(50)]
+    two_of_one = [*alone, {"text": "again", "label": 0}]
+    for many_in_one in (two_of_one, [{"text": f"u{i}", "label": 0} for i in range(4)] + alone):
+        with pytest.raises(InputError, match=r"leaves [12] of 1\d for test: 49 of the 50 classes"):
+            carved(tmp_path, many_in_one, "classification", 0.2)
+    two_of_most = alone + [{"text": f"u{i}", "label": i} for i in range(30)]
+    corpus = carved(tmp_path, two_of_most, "classification", 0.2)
+    assert sorted(counts(corpus, "test").values()) == [1] * 16
+    assert set(counts(corpus, "train")) == {str(i) for i in range(50)}
+
+
 def test_queries_stay_on_one_side_and_documents_need_not(tmp_path: Path) -> None:
     rows = [{"text": f"q{i // 2}", "text_pair": f"d{i % 4}"} for i in range(40)]
     path = parquet(tmp_path, rows)
@@ -146,7 +158,9 @@ def test_a_test_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
     ):
         carved(tmp_path, rows, "similarity")
     few = [{"text": f"t{i}", "label": i} for i in range(3)]
-    one_each = r"of 3 training .* each of the 3 classes has one text.* is the column of the labels"
+    one_each = (
+        r"of 3 training .* 0 of 1 for test: 3 of the 3 classes have one text.* is the column of the"
+    )
     with pytest.raises(InputError, match=one_each):
         carved(tmp_path, few, "classification")
     twice = [{"text": f"t{i // 2}", "label": i // 2} for i in range(8)]

@@ -207,28 +207,44 @@ def test_another_backbone_in_the_folder_is_refused(exported: Path) -> None:
     config.write_text(
         config.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-6')
     )
-    with pytest.raises(CorruptDataError, match=f"not the one that was exported .*{recorded}"):
+    with pytest.raises(
+        CorruptDataError, match=f"not the one that was exported .*{recorded}, found "
+    ) as caught:
         load_exported(exported)
+    assert "another --home" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "error", "says"),
     [
-        ("permafrost.json", "{", CorruptDataError, "is damaged"),
+        ("permafrost.json", "{", CorruptDataError, "is not valid JSON"),
         ("permafrost.json", "[]", CorruptDataError, "is damaged"),
         ("permafrost.json", "{}", CorruptDataError, "is damaged"),
         ("permafrost.json", None, InputError, "did not write it"),
-        ("head/head.json", "{", CorruptDataError, "is damaged"),
+        (
+            "head/head.json",
+            "{",
+            CorruptDataError,
+            "SHA-256 [0-9a-f]{64}, exported was [0-9a-f]{64}; ",
+        ),
+        ("head/head.json", None, CorruptDataError, "is damaged: it is not there; "),
+        ("backbone/config.json", None, InputError, "has no config.json"),
     ],
 )
 def test_damage_is_told(
     exported: Path, file: str, content: str | None, error: type[Exception], says: str
 ) -> None:
+    artifact = read_json(exported / "permafrost.json")["artifact"]
     (exported / file).unlink()
     if content is not None:
         (exported / file).write_text(content)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says) as caught:
         load_exported(exported)
+    told, again = str(caught.value), file != "permafrost.json" or content is not None
+    assert "permafrost verify" not in told
+    assert (f"-o {exported}'" in told) is again
+    if "/" in file:
+        assert f"'permafrost export {artifact} --form module -o" in told
 
 
 def test_a_changed_weight_is_told(exported: Path) -> None:
@@ -240,7 +256,9 @@ def test_a_changed_weight_is_told(exported: Path) -> None:
 def test_a_record_that_says_something_else_is_told(exported: Path) -> None:
     record = read_json(exported / "permafrost.json")
     (exported / "permafrost.json").write_text(json.dumps(record | {"arrays": ["hidden/1"]}))
-    with pytest.raises(CorruptDataError, match=r"permafrost.json is damaged: its checksum"):
+    with pytest.raises(
+        CorruptDataError, match=r"permafrost.json is damaged: its checksum .*; .* export again"
+    ):
         load_exported(exported)
 
 

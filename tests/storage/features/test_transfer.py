@@ -356,8 +356,12 @@ def test_a_full_disk_is_told_before_anything_starts(
 ) -> None:
     small = filled_store(tmp_path / "from", FEW)
     monkeypatch.setattr(transfer_module, "MARGIN_BYTES", 1 << 60)
-    with pytest.raises(DiskFullError, match="nothing was started"):
-        copy(small, tmp_path / "to")
+    for begins in (
+        copy,
+        lambda *given: plan_transfer(part_of(small.store, ("*",), None), given[1]),
+    ):
+        with pytest.raises(DiskFullError, match="nothing was started"):
+            begins(small, tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 
