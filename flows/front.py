@@ -43,6 +43,7 @@ from permafrost.stages.extraction.capture import parse_capture
 from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig
+from permafrost.stages.plugins import look_anew
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName
@@ -242,6 +243,7 @@ def _by_method(
     recipe: str | None,
     store_dtype: str | None,
 ) -> ByMethod:
+    look_anew()
     if backbone is None:
         raise InputError(
             f"the method {quoted(method)} needs a backbone, and none was given; add backbone= with an alias "

@@ -8,7 +8,7 @@ them which has no such file.
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -46,6 +46,8 @@ class Plugin:
     module: ModuleType
     beside: tuple[str, ...] = ()
     """Packages and modules that it imports and that are no installed ones."""
+    specs: Mapping[str, ModuleSpec | None] = field(default_factory=dict[str, ModuleSpec | None])
+    """Of the modules of these that were there once it had run; a reload gives a module another one."""
 
 
 class _Plugins:
@@ -87,13 +89,14 @@ class _Loader(InspectLoader):
 def use_files(paths: Sequence[str | Path]) -> None:
     """Load plug-in files; those of an earlier call that are not named any more play no role.
 
-    A file that was edited since is loaded anew.
+    A file is loaded anew if it was edited since, or a module beside it was reloaded.
 
     Args:
         paths: relative ones count from the working folder.
 
     Raises:
-        InputError: a file cannot be read or run, or two have the same name.
+        InputError: a file cannot be read or run, or two have the same name; or a module beside one was edited
+            and not reloaded.
     """
     seen: dict[str, Path] = {}
     for path in map(Path, paths):
@@ -111,9 +114,22 @@ def use_files(paths: Sequence[str | Path]) -> None:
         seen[name] = path
     sources = {name: _read(path) for name, path in seen.items()}
     with _LOCK:
+        forget_others()
         for name, path in seen.items():
             _load(name, sources[name], str(path))
         _PLUGINS.in_use = tuple(seen)
+
+
+def look_anew() -> None:
+    """Look at modules beside plug-ins as they are now, for whoever uses plug-ins and reads no experiment.
+
+    Raises:
+        InputError: a module beside a plug-in file was edited and not reloaded.
+    """
+    with _LOCK:
+        forget_others()
+        for plugin in in_use():
+            _load(plugin.name, plugin.source, plugin.origin)
 
 
 def in_use() -> list[Plugin]:
@@ -131,15 +147,43 @@ def use_sources(sources: Mapping[str, str]) -> None:
         # Of a module whose classes were registered here, those count and no others.
         ready = {*_PLUGINS.in_use, *(cls.__module__ for cls in _PLUGINS.registered.values())}
         for name, source in sources.items():
-            _load(name, source, name)
+            known = _PLUGINS.loaded.get(name)
+            if known is None or known.source != source:
+                _load(name, source, name)
             if name not in ready:
                 _PLUGINS.in_use += (name,)
 
 
 def _load(name: str, source: str, origin: str) -> None:
     known = _PLUGINS.loaded.get(name)
-    if known is not None and known.source == source:
+    if known is not None and known.source == source and _is_current(known):
+        # What is beside it may import other things than before.
+        _PLUGINS.loaded[name] = replace(known, beside=_beside(known.module, source))
         return
+    module = _run(name, source, origin)
+    beside = _beside(module, source)
+    use_source(name, source)
+    _PLUGINS.loaded[name] = Plugin(name, source, origin, module, beside, _specs_in(beside))
+
+
+def _is_current(plugin: Plugin) -> bool:
+    """Whether it is loaded, and has nothing of modules from before these were reloaded."""
+    return sys.modules.get(plugin.name) is plugin.module and all(
+        _spec_of(name) is spec for name, spec in plugin.specs.items()
+    )
+
+
+def _specs_in(packages: Sequence[str]) -> dict[str, ModuleSpec | None]:
+    return {
+        name: _spec_of(name) for name in list(sys.modules) if name.partition(".")[0] in packages
+    }
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    return getattr(sys.modules.get(name), "__spec__", None)
+
+
+def _run(name: str, source: str, origin: str) -> ModuleType:
     if PREFIX not in sys.modules:
         package = sys.modules[PREFIX] = ModuleType(PREFIX, "Plug-in files.")
         package.__path__ = []
@@ -167,8 +211,7 @@ def _load(name: str, source: str, origin: str) -> None:
             f"the plug-in {quoted(origin)} cannot be loaded: {type(error).__name__}{where}: "
             f"{quoted(str(error))}; {advice}"
         ) from error
-    use_source(name, source)
-    _PLUGINS.loaded[name] = Plugin(name, source, origin, module, _beside(module, source))
+    return module
 
 
 def register(cls: type) -> None:
@@ -296,7 +339,7 @@ def _facts(module: ModuleType, source: str) -> SourceFacts:
 
 def _found(name: str) -> ModuleSpec | None:
     """Where a module or package of the outermost level is, by any finder; imports nothing."""
-    loaded = getattr(sys.modules.get(name), "__spec__", None)
+    loaded = _spec_of(name)
     return loaded if loaded is not None else find_spec(name)
 
 

@@ -45,6 +45,7 @@ earlier versions did not record."""
 
 _OURS = __name__.partition(".")[0]
 _LOADERS = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)
+_RELOAD = "reload it (importlib.reload) and register again what was registered, or "
 _SOURCES: dict[str, str] = {}
 """Sources of modules that were loaded from memory, or reloaded after an edit."""
 _READ: dict[str, tuple[Path, float]] = {}
@@ -98,10 +99,7 @@ def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> 
     """
     # Called a few times per node, with thousands of modules loaded.
     if len(sys.modules) != len(_LOADED):
-        for name in set(sys.modules) - _LOADED.keys():
-            _LOADED[name] = time.time()
-            if not _is_ours(name):
-                _SPECS[name] = getattr(sys.modules.get(name), "__spec__", None)
+        _note_loaded()
     if isinstance(entry, str):
         module, _, name = entry.partition(":")
     else:
@@ -109,6 +107,16 @@ def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> 
     found = _fingerprint(module, name.split(".")[0], tuple(packages))
     assert found.definitions, f"{entry!r} is not defined at the top level of a module of {packages}"
     return found
+
+
+def _note_loaded() -> None:
+    for name in _LOADED.keys() - sys.modules.keys():
+        _LOADED.pop(name, None)
+        _SPECS.pop(name, None)
+    for name in set(sys.modules) - _LOADED.keys():
+        _LOADED[name] = time.time()
+        if not _is_ours(name):
+            _SPECS[name] = getattr(sys.modules.get(name), "__spec__", None)
 
 
 def load(definitions: Iterable[str]) -> None:
@@ -131,8 +139,8 @@ def load(definitions: Iterable[str]) -> None:
 
 _MODULES: dict[str, SourceFacts] = {}
 _IS_MODULE: dict[str, bool] = {}
-_REACHED: dict[tuple[str, ...], dict[tuple[str, ...], tuple[Place, ...]]] = {}
-"""What dotted names lead to, by packages: a module and names in it."""
+_REACHED: dict[tuple[bool, tuple[str, ...]], dict[tuple[str, ...], tuple[Place, ...]]] = {}
+"""What dotted names lead to, a module and names in it: by whether it is ours, and packages."""
 _FINGERPRINTS: dict[tuple[str, str, tuple[str, ...]], CodeFingerprint] = {}
 
 
@@ -223,13 +231,19 @@ def other_code(definitions: Mapping[str, str]) -> str | None:
 
 def forget_others() -> None:
     """Look at modules that are none of ours anew; one that was reloaded since counts as loaded now."""
-    for name in [name for name in _MODULES if not _is_ours(name)]:
-        del _MODULES[name]
+    _note_loaded()
+    # None of ours leads to others. Each experiment that is read asks for this, so what is known of ours stays.
+    for name in [name for name in (*_MODULES, *_IS_MODULE) if not _is_ours(name)]:
+        _MODULES.pop(name, None)
+        _IS_MODULE.pop(name, None)
+    for one in [one for one in _FINGERPRINTS if not _is_ours(one[0])]:
+        _FINGERPRINTS.pop(one, None)
+    for entry in [entry for entry in _REACHED if not entry[0]]:
+        _REACHED.pop(entry, None)
     for name, spec in list(_SPECS.items()):
         now = getattr(sys.modules.get(name), "__spec__", None)
         if now is not None and now is not spec:
             _SPECS[name], _LOADED[name] = now, time.time()
-    _forget_what_follows()
 
 
 def _forget_what_follows() -> None:
@@ -285,9 +299,10 @@ def _read(module: str, path: Path) -> str:
     """The source of a module; refused if an older one is running, as a key would name code that does not
     run."""
     if _LOADED.get(module, math.inf) < path.stat().st_mtime <= time.time():
+        again = "" if _is_ours(module) else _RELOAD
         raise InputError(
-            f"{path} was changed after this process had loaded it, so keys would not say what runs; start "
-            "Python again"
+            f"{path} was changed after this process had loaded it, so keys would not say what runs; "
+            f"{again}start Python again"
         )
     _READ[module] = path, time.time()
     source = path.read_text(encoding="utf-8")
@@ -327,7 +342,7 @@ def _place_of(module: str) -> Path:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == _OURS
+    return module == _OURS or module.startswith(f"{_OURS}.")
 
 
 def _is_module(name: str) -> bool:
@@ -350,7 +365,7 @@ def _has_source(name: str) -> bool:
 def _reach(names: tuple[str, ...], packages: tuple[str, ...]) -> tuple[Place, ...]:
     """The definitions that a module and names in it lead to, followed through imports: several where branches
     bind a name to several things, all of a module that stands for itself, none outside the packages."""
-    known = _REACHED.setdefault(packages, {})
+    known = _REACHED.setdefault((_is_ours(names[0]), packages), {})
     if names not in known:
         known[names] = tuple(dict.fromkeys(_followed(names, packages, set())))
     return known[names]

@@ -35,7 +35,8 @@ def require_as_written(name: str, source: str) -> None:
     if other is not None:
         raise InputError(
             f"{path} has another {other.__qualname__} than the one that runs: it was edited after it was "
-            "loaded; reload it (importlib.reload) and register its classes again, or start Python again"
+            "loaded; reload it (importlib.reload) and register again what was registered, or start Python "
+            "again"
         )
 
 

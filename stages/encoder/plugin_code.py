@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from permafrost.stages.plugins import classes, in_file, origin_of, packages
+from permafrost.stages.plugins import classes, in_file, look_anew, origin_of, packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
 
@@ -29,8 +29,9 @@ def require_same_code(name: str, trained: Mapping[str, str]) -> None:
 
     Raises:
         InputError: a plug-in with which it was trained has been edited since, or is not among those that are
-            in use here.
+            in use here; or a module beside one was edited and not reloaded.
     """
+    look_anew()
     own, given = plugin_code(trained), classes()
     if not (own and given):
         return  # a kind that nobody has named is told of where it is looked up

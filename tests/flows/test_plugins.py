@@ -191,6 +191,33 @@ def test_a_file_that_is_imported_and_registered_is_the_one_that_was_named(
     monkeypatch.delitem(sys.modules, "my_head")
 
 
+def test_an_edited_module_beside_a_plugin_trains_again_once_it_is_reloaded_and_is_refused_before(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process, as in a notebook."""
+    monkeypatch.syspath_prepend(tmp_path)
+    helper, plugin, home = tmp_path / "my_factor.py", tmp_path / "my_head.py", tmp_path / "home"
+    helper.write_text("def factor():\n    return 2.0\n")
+    plugin.write_text(f"import my_factor\n{HEAD}".replace("self.scale\n", "my_factor.factor()\n"))
+    path = write(tmp_path / "e.yaml", content(tiny_bert, plugin))
+    run_serially(path, home)
+    (fit,) = [n.id for n in look(path, home).nodes.graph if n.label.startswith("fit mine")]
+    helper.write_text("def factor():\n    return 0.001\n")
+    told = r"my_factor\.py was changed after this process had loaded it"
+    with pytest.raises(InputError, match=told):
+        look(path, home)
+    plugins.use_sources({"permafrost_plugins.my_head": plugin.read_text()})
+    with pytest.raises(InputError, match=told):
+        permafrost.encode(["snow melts"], head=fit, home=home)
+    importlib.reload(sys.modules["my_factor"])
+    with pytest.raises(InputError, match=r"was trained with other code of my_factor:factor"):
+        permafrost.encode(["snow melts"], head=fit, home=home)
+    edited = look(path, home)
+    own = {"fit mine · ratio 0.2 · seed 0", "score mine · ratio 0.2 · seed 0"}
+    assert to_run(edited) - {edited.nodes.report.label} == own
+    monkeypatch.delitem(sys.modules, "my_factor")
+
+
 def test_nodes_carry_the_plugins_of_what_they_read_and_no_others(
     tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -165,21 +165,99 @@ def test_a_reloaded_helper_has_the_digest_of_what_runs(beside: Path) -> None:
         plugins.register(vars(heads)["Mine"])
 
 
+@pytest.fixture
+def file(beside: Path, tmp_path: Path) -> Path:
+    """A plug-in file that has `act` of a module beside it, in use."""
+    path = tmp_path / "mine_beside.py"
+    path.write_text(SOURCE)
+    plugins.use_files([path])
+    return path
+
+
+def digests() -> dict[str, str]:
+    """Of what the class in the file reaches."""
+    (plugin,) = plugins.in_use()
+    return fingerprint(vars(plugin.module)["Mine"], plugins.packages()).definitions
+
+
+@pytest.mark.parametrize("is_named_again", [True, False])
+def test_a_reloaded_helper_of_a_plugin_file_has_the_digest_of_what_runs(
+    beside: Path, file: Path, is_named_again: bool
+) -> None:
+    """The file itself is as it was, and has the helper's function under a name of its own."""
+    before = digests()
+    (beside / "more.py").write_text("def more(x):\n    return x + 2\n")
+    (beside / "layers.py").write_text(
+        "from mylib_beside.more import more\ndef act(x):\n    import loose_beside\n    return more(x)\n"
+    )
+    (file.parent / "loose_beside.py").write_text("")
+    importlib.reload(sys.modules["mylib_beside.layers"])
+    plugins.use_files([file]) if is_named_again else plugins.look_anew()
+    after = digests()
+    act = "mylib_beside.layers:act"
+    assert before[act] != after[act]
+    assert "mylib_beside.more:more" in after
+    assert "loose_beside" in plugins.packages()
+    (plugin,) = plugins.in_use()
+    assert vars(plugin.module)["act"](1) == 3
+    # Nothing was edited since.
+    plugins.use_files([file]) if is_named_again else plugins.look_anew()
+    assert plugins.in_use()[0].module is plugin.module
+    assert digests() == after
+
+
+@pytest.mark.parametrize("is_named_again", [True, False])
+def test_a_helper_of_a_plugin_file_that_was_edited_and_not_reloaded_is_refused(
+    beside: Path, file: Path, is_named_again: bool
+) -> None:
+    before = digests()
+    time.sleep(0.02)
+    (beside / "layers.py").write_text("def act(x):\n    return x + 20\n")
+    for _ in range(2):
+        with pytest.raises(
+            InputError,
+            match=r"layers\.py was changed after this .*; reload it \(importlib\.reload\)",
+        ):
+            plugins.use_files([file]) if is_named_again else plugins.look_anew()
+    importlib.reload(sys.modules["mylib_beside.layers"])
+    plugins.use_files([file])
+    assert digests() != before
+
+
+def test_a_plugin_file_whose_helper_is_refused_is_loaded_again_after_it(
+    beside: Path, file: Path
+) -> None:
+    """Both were edited, and the file put back."""
+    before = digests()
+    time.sleep(0.02)
+    (beside / "layers.py").write_text("def act(x):\n    return x + 20\n")
+    file.write_text(SOURCE.replace("abs(x)", "sign(x)"))
+    with pytest.raises(InputError, match=r"layers\.py was changed after this process"):
+        plugins.use_files([file])
+    (beside / "layers.py").write_text("def act(x):\n    return x + 1\n")
+    importlib.reload(sys.modules["mylib_beside.layers"])
+    file.write_text(SOURCE)
+    plugins.use_files([file])
+    (plugin,) = plugins.in_use()
+    assert sys.modules[plugin.name] is plugin.module
+    assert digests() == before
+
+
 @pytest.mark.parametrize(
-    ("file", "new"),
+    ("name", "new"),
     [
         ("heads.py", SOURCE.replace("abs(x)", "sign(x)")),
         ("layers.py", "def act(x):\n    return x + 2\n"),
     ],
 )
 def test_what_was_edited_and_not_reloaded_is_not_registered(
-    beside: Path, file: str, new: str
+    beside: Path, name: str, new: str
 ) -> None:
     """Nothing has looked at the files before the edit: only what is loaded tells."""
     (beside / "heads.py").write_text(SOURCE)
     heads = importlib.import_module("mylib_beside.heads")
-    (beside / file).write_text(new)
-    with pytest.raises(InputError, match=rf"{file} has another (Mine\.run|act) than the one that"):
+    (beside / name).write_text(new)
+    with pytest.raises(InputError, match=rf"{name} has another (Mine\.run|act) than the one that"):
         plugins.register(vars(heads)["Mine"])
     assert vars(heads)["Mine"] not in plugins.classes()
 
