@@ -232,7 +232,8 @@ def other_code(definitions: Mapping[str, str]) -> str | None:
 def forget_others() -> None:
     """Look at modules that are none of ours anew; one that was reloaded since counts as loaded now."""
     _note_loaded()
-    # None of ours leads to others. Each experiment that is read asks for this, so what is known of ours stays.
+    # None of ours leads to others, and each experiment that is read asks for this: what is known of ours
+    # stays.
     for name in [name for name in (*_MODULES, *_IS_MODULE) if not _is_ours(name)]:
         _MODULES.pop(name, None)
         _IS_MODULE.pop(name, None)
