@@ -127,6 +127,8 @@ def plan(
 def _source(experiment: str | PathLike[str] | Mapping[str, Any]) -> Source:
     if isinstance(experiment, Mapping):
         return plain_document(experiment, "the experiment")
+    if experiment == "":
+        raise InputError("the experiment is empty; give the path of a YAML file")
     if isinstance(experiment, str | PathLike):
         return Path(experiment).expanduser()
     raise InputError(

@@ -1,7 +1,7 @@
 """Looking for new texts: a run that ends in seconds when there are none, and else starts another one."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prefect import flow
@@ -17,6 +17,7 @@ from permafrost.flows.deployed.parameters import (
     SecondsParameter,
     as_parameters,
     request,
+    seconds,
 )
 from permafrost.flows.deployed.shown_in_prefect import called, name_run, run_name
 from permafrost.flows.deployed.started_runs import require_deployment, start_run, started_before
@@ -47,6 +48,8 @@ class News:
     """Digest of all that the sources hold now."""
     n_corpora: int
     """Corpora that were looked at."""
+    n_waiting: int
+    """Nodes that need no backbone and are not done."""
 
 
 def whats_new(found: Checked) -> News:
@@ -66,6 +69,7 @@ def whats_new(found: Checked) -> News:
         told=tuple(told) or tuple(node.label for node in left),
         content=digest(sorted(node.id for node in part)),
         n_corpora=sum(node.stage == CorpusStage.name for node in part),
+        n_waiting=len(not_done(graph, context)) - len(left),
     )
 
 
@@ -79,7 +83,8 @@ def watch(
 ) -> None:
     """Look for texts that are not extracted, and start a run that extracts them if there are any.
 
-    What was given to a run once is not given to another one: a run that fails is for a person to look at.
+    What was given to a run of this experiment once is not given to another one: a run that fails is for a
+    person to look at.
     Only where it completed, and what it made is gone, another one is started.
 
     Args:
@@ -93,7 +98,7 @@ def watch(
     """
     started = time.monotonic()
     with inside_flow_run():
-        asked = request(experiment, home, overrides)
+        asked, wait_s = request(experiment, home, overrides), seconds("settle_s", settle_s)
         name_run(run_name(called(asked.experiment), asked.overrides))
         require_deployment(start)
 
@@ -101,15 +106,16 @@ def watch(
             found = checked(asked.experiment, asked.home, asked.overrides)
             return found, whats_new(found)
 
-        found, news = _settled(lambda: patiently(look), float(settle_s))
+        found, news = _settled(lambda: patiently(look), wait_s)
         with tagged(found):
             took = duration_text(time.monotonic() - started)
             corpora = "1 corpus" if news.n_corpora == 1 else f"{news.n_corpora} corpora"
             if not news.nodes:
-                return _ended(f"nothing new in {corpora}, in {took}")
+                return _ended(f"nothing new in {corpora}, in {took}{_waiting(news)}")
             if not news.content:
                 return _ended(f"{_list(news)}; still being written, left for the next look")
-            key = digest({"start": start, "home": asked.home, "content": news.content})
+            given = as_parameters(experiment, home, overrides)
+            key = digest({"start": start, "given": given, "content": news.content})
             lost, n_lost = "", 0
             while (before := started_before(key)) is not None:
                 state = "unknown" if before.state is None else before.state.name
@@ -128,7 +134,7 @@ def watch(
                 # Dropped or deleted since then: one loss, one run.
                 lost = f"; the run {before.name} made this, and it is gone"
                 key = digest({"gone": str(before.id), "before": key})
-            run = start_run(start, as_parameters(experiment, home, overrides), key)
+            run = start_run(start, given, key)
             return _ended(f"{_list(news)}{lost}; started {start}: {run.name}")
 
 
@@ -145,8 +151,18 @@ def _settled(look: Any, settle_s: float) -> Any:
     sleep(settle_s)
     found, again = look()
     if news is not None and news.content != again.content:
-        again = News(again.nodes, again.told, "", again.n_corpora)
+        again = replace(again, content="")
     return found, again
+
+
+def _waiting(news: News) -> str:
+    if not news.n_waiting:
+        return ""
+    what = "1 stage is" if news.n_waiting == 1 else f"{news.n_waiting} stages are"
+    return (
+        f"; {what} not done, none of which needs the backbone: downstream or a run of the whole experiment "
+        "does them"
+    )
 
 
 def _list(news: News) -> str:

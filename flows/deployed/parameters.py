@@ -17,6 +17,8 @@ from permafrost.flows.engine_choice import schemes
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
+MOST_SECONDS = 3600
+"""That a parameter may say."""
 _ENGINE = rf"^(serial|prefect|dask|dask=({'|'.join(map(re.escape, schemes()))})://.+)$"
 
 
@@ -64,7 +66,7 @@ RequiredDeploymentParameter = Annotated[
     str, Field(pattern=r"^[^/]+/[^/]+$", examples=["downstream/downstream"])
 ]
 DeploymentParameter = RequiredDeploymentParameter | None
-SecondsParameter = Annotated[float, Field(ge=0, le=3600)]
+SecondsParameter = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def request(
     """Check what a deployment or whoever starts a run of it gives.
 
     Raises:
-        InputError: a parameter is of the wrong type.
+        InputError: a parameter is of the wrong type, or the experiment is an empty text.
     """
     are_texts = isinstance(overrides, list) and all(isinstance(o, str) for o in overrides)
     for name, value, is_right, wanted in (
@@ -102,6 +104,8 @@ def request(
             raise InputError(
                 f"the parameter {name} is {quoted(value)}, of type {type(value).__name__}; give {wanted}"
             )
+    if experiment == "":
+        raise InputError("the experiment is empty; give the path of a YAML file")
     given = cast("list[str] | None", overrides) or []
     settings = cast("dict[str, Any] | None", runtime) or {}
     return Request(
@@ -109,6 +113,21 @@ def request(
         home=cast(str, home),
         overrides=(*given, *as_overrides("runtime", settings)),
         engine=cast("str | None", engine),
+    )
+
+
+def seconds(name: str, given: object) -> float:
+    """Check a parameter that is a time.
+
+    Raises:
+        InputError: it is no number, below 0 s, or above an hour.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if is_number and 0 <= given <= MOST_SECONDS:
+        return float(given)
+    raise InputError(
+        f"the parameter {name} is {quoted(given)}, of type {type(given).__name__}; give a number of seconds "
+        f"from 0 to {MOST_SECONDS}"
     )
 
 

@@ -133,7 +133,8 @@ def test_new_rows_are_named_and_only_they_are_extracted(
     first = look()
     assert len(first.nodes) == 2
     assert extract()["n_texts"] == FIRST
-    assert look() == News((), (), first.content, 1)
+    # Fits and scores of three seeds, and the report.
+    assert look() == News((), (), first.content, n_corpora=1, n_waiting=7)
 
     grow()
     new = look()

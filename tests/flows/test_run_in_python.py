@@ -142,6 +142,7 @@ def test_a_kind_is_registered_by_its_class(
     ("experiment", "given", "says"),
     [
         (3, {}, "of type int; give the path"),
+        ("", {}, "the experiment is empty; give the path of a YAML file"),
         ("nowhere.yaml", {}, "no experiment file nowhere.yaml"),
         ({3: 4}, {}, "key 3 of type int"),
         ({"tasks": {"t": [{1}]}}, {}, r"the experiment.tasks.t\[0\] is .*, of type set"),

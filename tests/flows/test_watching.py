@@ -16,7 +16,7 @@ from permafrost.flows import watching
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.records.runs import unfinished_runs
-from permafrost.flows.running import checked, run_backbone_part
+from permafrost.flows.running import checked, run_backbone_part, run_serially
 from permafrost.flows.watching import watch
 from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
 
@@ -87,6 +87,45 @@ def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
     said = look()
     assert f"train.jsonl: {NEW} texts new; extract " in said
     assert len(started(name)) == 2
+
+
+@pytest.mark.deep
+def test_two_experiments_over_the_same_texts_are_given_a_run_each(
+    look: Look, document: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    home = str(tmp_path / "home")
+
+    def look_at(experiment: dict[str, Any], overrides: list[str]) -> str:
+        state = watch(experiment, home, overrides, f"extract/{name}", 0, return_state=True)
+        state.result()
+        return str(state.message)
+
+    look()
+    for other, overrides in ((document | {"name": "other"}, ["seeds=[0]"]), (document, [])):
+        assert f"; started extract/{name}: " in look_at(other, overrides)
+        assert "; given to the run " in look_at(other, overrides)
+    assert len(started(name)) == 3
+
+    run_backbone_part(checked(document, home, ()), SerialEngine(), Console(quiet=True))
+    assert look().endswith(
+        "; 3 stages are not done, none of which needs the backbone: downstream or a run of the whole "
+        "experiment does them"
+    )
+    run_serially(document, Path(home), ["seeds=[0]"])
+    said = look()
+    assert said.startswith("nothing new in 1 corpus, in ")
+    assert ";" not in said
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("settle_s", ["abc", -1, float("nan")])
+def test_a_wrong_time_is_refused_in_plain_words(
+    document: dict[str, Any], name: str, tmp_path: Path, settle_s: Any
+) -> None:
+    home = str(tmp_path / "home")
+    state = watch(document, home, None, f"extract/{name}", settle_s, return_state=True)
+    with pytest.raises(ValueError, match=r"the parameter settle_s is .* give a number of seconds"):
+        state.result()
 
 
 @pytest.mark.deep

@@ -10,11 +10,12 @@ from prefect.utilities.schema_tools import validate
 from pydantic import BaseModel
 
 from permafrost.flows.context import RunRuntime
-from permafrost.flows.deployed.parameters import as_overrides, form, request
+from permafrost.flows.deployed.parameters import as_overrides, form, request, seconds
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.pipeline import pipeline
 from permafrost.flows.watching import watch
+from permafrost.storage.errors import InputError
 from tests.docker.plain_processes import compose
 from tests.flows.prefect_box import ROOT
 
@@ -100,6 +101,20 @@ def test_settings_change_the_experiment_and_are_checked_by_its_model(experiment_
     assert as_overrides("runtime", {"extract": {"device": "cuda:1"}}) == [
         'runtime.extract.device="cuda:1"'
     ]
+
+
+@pytest.mark.parametrize("wrong", ["abc", "5", None, True, -1, 3601, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused_where_nobody_checked_the_form(wrong: object) -> None:
+    assert (seconds("settle_s", 0), seconds("settle_s", 2.5)) == (0, 2.5)
+    with pytest.raises(
+        InputError, match=r"settle_s is .*; give a number of seconds from 0 to 3600"
+    ):
+        seconds("settle_s", wrong)
+
+
+def test_an_empty_experiment_is_told() -> None:
+    with pytest.raises(InputError, match=r"the experiment is empty; give the path of a YAML file"):
+        request("", "home")
 
 
 @pytest.mark.parametrize("file", ["prefect.yaml", "docker/prefect.yaml"])
