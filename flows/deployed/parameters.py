@@ -122,8 +122,11 @@ def seconds(name: str, given: object) -> float:
     Raises:
         InputError: it is no number, below 0 s, or above an hour.
     """
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if is_number and 0 <= given <= MOST_SECONDS:
+    if (
+        isinstance(given, int | float)
+        and not isinstance(given, bool)
+        and 0 <= given <= MOST_SECONDS
+    ):
         return float(given)
     raise InputError(
         f"the parameter {name} is {quoted(given)}, of type {type(given).__name__}; give a number of seconds "
