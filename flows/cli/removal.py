@@ -207,7 +207,9 @@ def drop(
     verb = "would drop" if dry_run else "dropped"
     if dry_run and plan.readers:
         if any(reader.what == "running" for reader in plan.readers):
-            verb = "refused while the run is going on, and then would drop"
+            # Then it is the latest run, or an unfinished one.
+            later = "" if used else " without --used if a run reads them; with it"
+            verb = f"refused while the run is going on, and then{later} would drop"
         elif not used:
             verb = "refused without --used, with which it would drop"
     say(f"{verb} {len(plan.arrays)} array(s) ({size(plan.n_bytes)})")
@@ -217,4 +219,5 @@ def _say_plan(plan: DropPlan) -> None:
     rows = [(d.array, f"{d.n_segments:,}", size(d.bytes)) for d in plan.arrays]
     print_rows(f"features/{plan.store.store_id[:12]}", ("array", "n segments", "size"), rows)
     for reader in plan.as_json()["read_by"]:
-        say(f"the {reader['what']} run {reader['run']} reads {', '.join(reader['arrays'])}")
+        reads = "reads" if reader["is_known"] else "may read"
+        say(f"the {reader['what']} run {reader['run']} {reads} {', '.join(reader['arrays'])}")
