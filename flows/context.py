@@ -90,6 +90,12 @@ class SharedBackbone:
         self._loaded: tuple[tuple[str, str, str, str], Backbone] | None = None
         self._lock = threading.Lock()
         self._gpu = GpuLock()
+        self._progress: Progress | None = None
+        """Of the node that runs a backbone."""
+
+    def begin(self, progress: Progress) -> None:
+        """A node begins that runs a backbone: `progress` is told of waits for a GPU, until `release`."""
+        self._progress = progress
 
     def load(
         self,
@@ -100,10 +106,11 @@ class SharedBackbone:
     ) -> "Backbone":
         """The backbone of `target`, in its own precision unless another is given; the last one is cached.
 
-        Waits for a GPU that another process has, which `progress` is told; held until `release`.
+        Waits for a GPU that another process has, which `progress`, else that of the node, is told; held until
+        `release`.
         """
         with self._lock:
-            self._gpu.hold(device_name(device), progress)
+            self._gpu.hold(device_name(device), progress or self._progress)
             return self._cached(target, device, dtype)
 
     def hold(self, device: str, progress: Progress) -> None:
@@ -138,7 +145,7 @@ class SharedBackbone:
 
         self.drop()
         with self._lock:
-            self._gpu.hold(device_name(device), progress)
+            self._gpu.hold(device_name(device), progress or self._progress)
         return load_backbone(target.files, target.identity.compute_dtype, device)
 
     def release(self) -> None:
@@ -147,6 +154,7 @@ class SharedBackbone:
             if self._gpu.is_wanted:
                 self._free()
             self._gpu.release()
+            self._progress = None
 
     def drop(self) -> None:
         """Free its memory."""

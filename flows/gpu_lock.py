@@ -16,7 +16,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from permafrost.storage.progress import Progress, SilentProgress
+from permafrost.storage.progress import WAIT, Progress, SilentProgress
 
 FOLDER = "PERMAFROST_LOCKS"
 """Environment variable: where the locks lie, for processes that have different temporary folders."""
@@ -104,7 +104,7 @@ def _locked(path: Path, device: str, progress: Progress) -> int:
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open(path))
         if not _is_taken(file):
-            progress.start("wait", 0, "")
+            progress.start(WAIT, 0, "")
             # Those who wait do so in turn.
             queue = stack.enter_context(_open(_queue_of(path)))
             for wanted in (queue, file):

@@ -203,8 +203,9 @@ def _run(name: str, source: str, origin: str) -> ModuleType:
         lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename == origin]
         where = f" in line {lines[-1]}" if lines else ""
         advice = (
-            "a plug-in is one file that imports installed packages only"
-            if isinstance(error, ImportError)
+            "put the folder that this module lies in on PYTHONPATH (the plug-in's own is not searched, nor "
+            "by a leading dot), or install its package"
+            if isinstance(error, ModuleNotFoundError)
             else "mend the file"
         )
         raise InputError(

@@ -123,6 +123,8 @@ class Draft:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.summary: dict[str, Any] = {}
+        self.waited_s = 0.0
+        """How long another process was waited for meanwhile, which is no work on the artifact."""
 
 
 class ArtifactStore:
@@ -262,7 +264,11 @@ class ArtifactStore:
                     "published": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                     # Of killed processes too, as far as their work was not done again.
                     "seconds": round(
-                        time.monotonic() - started + spent_before(self.checkpoints(ref)), 3
+                        time.monotonic()
+                        - started
+                        - draft.waited_s
+                        + spent_before(self.checkpoints(ref)),
+                        3,
                     ),
                 },
             )

@@ -96,6 +96,33 @@ class Lease:
     def _age_s(self) -> float:
         return _now() - self._renewed
 
+    def holder(self) -> str | None:
+        """Who holds it now, read without taking it; None if nobody does.
+
+        Raises:
+            ObjectStoreError: it cannot be read.
+        """
+        try:
+            meta, holder = self._read()
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise ObjectStoreError(f"cannot read {self._url}: {_line(error)}") from error
+        if _is_dead(holder):
+            return None
+        # Who may not write there does not learn the time there, and takes it for held.
+        with contextlib.suppress(BaseError):
+            if self._age_of(meta) >= TTL_S:
+                return None
+        return _named(holder)
+
+    def _read(self) -> tuple[Any, dict[str, Any]]:
+        found = obstore.get(self._store, self._key)
+        return found.meta, _holder(bytes(found.bytes()))
+
+    def _age_of(self, meta: Any) -> float:
+        return (self._time_there() - meta["last_modified"]).total_seconds()
+
     def _put(self, mode: Any) -> str | None:
         holder = {
             "pid": os.getpid(),
@@ -122,14 +149,13 @@ class Lease:
 
     def _take_over(self) -> str | None:
         try:
-            found = obstore.get(self._store, self._key)
-            meta, holder = found.meta, _holder(bytes(found.bytes()))
+            meta, holder = self._read()
         except FileNotFoundError:
             # Freed in between.
             return self._put("create")
-        age = (self._time_there() - meta["last_modified"]).total_seconds()
+        age = self._age_of(meta)
         if age < TTL_S and not _is_dead(holder):
-            writer = f"process {holder['pid']} on {holder['host']}"
+            writer = _named(holder)
             busy = StoreBusyError(
                 f"the store is being written by {writer} ({self._url}, renewed {age:.0f} s ago); "
                 f"{UNTIL_FREE}. If that process is dead, the lease ends in {TTL_S - age:.0f} s. Nothing was "
@@ -188,6 +214,10 @@ def _holder(content: bytes) -> dict[str, Any]:
         return {"pid": int(found["pid"]), "host": str(found["host"]), "process": process}
     except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
         return {"pid": 0, "host": "an unknown machine", "process": ""}
+
+
+def _named(holder: dict[str, Any]) -> str:
+    return f"process {holder['pid']} on {holder['host']}"
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:

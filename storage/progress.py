@@ -1,6 +1,10 @@
 """Progress of long tasks, independent of how it is shown."""
 
+import time
 from typing import Protocol, runtime_checkable
+
+WAIT = "wait"
+"""The task of waiting until another process has ended."""
 
 
 @runtime_checkable
@@ -31,3 +35,34 @@ class SilentProgress:
 
     def finish(self) -> None:
         """Ignore the end."""
+
+
+class Waits:
+    """Passes progress on, and measures how long of it another process was waited for."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._since: float | None = None
+        self.seconds = 0.0
+        """Of all waits that are over."""
+
+    def start(self, task: str, total: int | float, unit: str) -> None:
+        """Pass it on; a wait begins, or is over."""
+        self._end()
+        if task == WAIT:
+            self._since = time.monotonic()
+        self._progress.start(task, total, unit)
+
+    def advance(self, amount: int | float, note: str = "") -> None:
+        """Pass it on."""
+        self._progress.advance(amount, note)
+
+    def finish(self) -> None:
+        """Pass it on; a wait is over."""
+        self._end()
+        self._progress.finish()
+
+    def _end(self) -> None:
+        if self._since is not None:
+            self.seconds += time.monotonic() - self._since
+            self._since = None

@@ -381,7 +381,7 @@ def open_reader(
     """
     if tokens not in get_args(Tokens):
         raise InputError(f"tokens is {quoted(tokens)}, expected 'span' or 'all'")
-    where = store.locate(digests, [array])
+    where = store.locate(digests)
     unknown = np.flatnonzero(where.segment < 0)
     if len(unknown):
         raise NotFoundError(
@@ -389,6 +389,10 @@ def open_reader(
             f"{_first_of(unknown, digests, texts)}; extract them first"
         )
     there = store.committed_in(np.unique(where.segment).tolist())
+    if any(array not in arrays for arrays in there.values()):
+        # Another segment that a text is in may have it.
+        where = store.locate(digests, [array])
+        there = store.committed_in(np.unique(where.segment).tolist())
     holes = [segment for segment, arrays in there.items() if array not in arrays]
     if holes:
         have = ", ".join(sorted(there[holes[0]])) or "nothing"

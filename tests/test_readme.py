@@ -31,6 +31,7 @@ RUN_BY_TESTS = {
     "pulls from another home",  # tests/flows/test_sharing.py
     "keeps a home small",  # tests/flows/disk/test_retention.py
     "a head of your own",  # tests/flows/test_plugins.py
+    "a source of your own",  # tests/stages/corpus/test_given_rows.py
     "predicts",  # tests/flows/texts/test_predict_command.py
 }
 """What marked snippets are; each is run by a test here, or where it says."""

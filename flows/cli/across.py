@@ -26,12 +26,12 @@ def across(
         ),
     ],
     methods: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             help="Rows, separated by semicolons; all that the runs share if not given. 'first token / last "
-            "token' is the first for encoders and the second for decoders."
+            "token' is the first for encoders and the second for decoders. May be repeated."
         ),
-    ] = "",
+    ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +57,7 @@ def across(
         raise InputError(
             f"--output {output} is a file, and what is written are several; name a folder"
         )
-    found, remarks = read_across(runs, existing_home(home), _listed(methods))
+    found, remarks = read_across(runs, existing_home(home), _listed(_BETWEEN.join(methods or [])))
     groups = _groups(group or []) or {"all tasks": [[task] for task in found.tasks]}
     require_groups(groups, found.tasks)
     if output is not None:

@@ -83,12 +83,13 @@ def gc(
     if not json:
         # Before anything is removed.
         _say_drops(drops)
-    staying = garbage.links
+    staying = garbage.staying
     if not dry_run and (json or agreed(len(drops), sum(freed.values()), yes)):
         staying = garbage.remove()
     stays = {path.relative_to(root).as_posix(): why for path, why in staying.items()}
     n_freed = sum(n for path, n in freed.items() if path not in stays)
-    is_over = limits.quota_bytes is not None and (garbage.bytes_left or 0) > limits.quota_bytes
+    done = garbage.less(staying)
+    is_over = limits.quota_bytes is not None and (done.bytes_left or 0) > limits.quota_bytes
     if json:
         emit(
             {
@@ -96,19 +97,18 @@ def gc(
                 "drops": [drop.as_json() for drop in drops],
                 "stayed": stays,
                 "bytes": n_freed,
-                "bytes_left": garbage.bytes_left,
+                "bytes_left": done.bytes_left,
                 "over_quota": is_over,
                 "dry_run": dry_run,
-                "kept": garbage.n_kept,
-                "kept_older": garbage.n_older,
+                "kept": done.n_kept,
+                "kept_older": done.n_older,
             }
         )
     else:
         verb = "would remove" if dry_run else "removed"
         n_removed = sum(path not in stays for path in freed)
-        n_kept = garbage.n_kept + len(freed) - n_removed
-        console.print(f"{verb} {n_removed} ({size(n_freed)}); kept {n_kept}")
-        _say_rest(garbage, stays, limits.quota_bytes if is_over else None)
+        console.print(f"{verb} {n_removed} ({size(n_freed)}); kept {done.n_kept}")
+        _say_rest(done, stays, limits.quota_bytes if is_over else None)
     if is_over:
         raise typer.Exit(1)
 
@@ -139,7 +139,7 @@ def _say_rest(garbage: Garbage, stays: Mapping[str, str], exceeded: int | None) 
         say(
             f"the home takes {size(garbage.bytes_left or 0)} without all this, more than the quota of "
             f"{size(exceeded)}: the rest is of latest, pinned or unfinished runs, is named with "
-            "--keep, or is "
+            "--keep, is being written, or is "
             "younger than --older-than. 'permafrost du' says what takes the space, 'permafrost "
             "drop' drops layers"
         )
@@ -207,7 +207,9 @@ def drop(
     verb = "would drop" if dry_run else "dropped"
     if dry_run and plan.readers:
         if any(reader.what == "running" for reader in plan.readers):
-            verb = "refused while the run is going on, and then would drop"
+            # Then it is the latest run, or an unfinished one.
+            later = "" if used else " without --used if a run reads them; with it"
+            verb = f"refused while the run is going on, and then{later} would drop"
         elif not used:
             verb = "refused without --used, with which it would drop"
     say(f"{verb} {len(plan.arrays)} array(s) ({size(plan.n_bytes)})")
@@ -217,4 +219,5 @@ def _say_plan(plan: DropPlan) -> None:
     rows = [(d.array, f"{d.n_segments:,}", size(d.bytes)) for d in plan.arrays]
     print_rows(f"features/{plan.store.store_id[:12]}", ("array", "n segments", "size"), rows)
     for reader in plan.as_json()["read_by"]:
-        say(f"the {reader['what']} run {reader['run']} reads {', '.join(reader['arrays'])}")
+        reads = "reads" if reader["is_known"] else "may read"
+        say(f"the {reader['what']} run {reader['run']} {reads} {', '.join(reader['arrays'])}")

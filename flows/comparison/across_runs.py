@@ -15,6 +15,9 @@ from permafrost.storage.quoting import quoted
 BY_KIND = "/"
 """Between the row of an encoder and that of a decoder, which are one row over several backbones."""
 
+_Tests = tuple[dict[tuple[str, str], float], dict[str, str]]
+"""Of a run: mean over seeds by row and task, and the metric of each task."""
+
 
 def read_across(
     sources: Sequence[str], home: Path, methods: Sequence[str]
@@ -51,10 +54,14 @@ def read_across(
     tasks = _shared(
         [dict.fromkeys(t for t in one[1] if all((r, t) in one[0] for r in rows)) for one in found]
     )
-    if not rows or not tasks:
+    if not rows:
         raise InputError(
-            f"the runs {', '.join(sources)} have no {'task' if rows else 'method'} in common; name methods "
-            "that all of them have on the same tasks"
+            f"the runs {', '.join(sources)} have no method in common; name methods that all of them have"
+        )
+    if not tasks:
+        raise InputError(
+            f"no task of the runs {', '.join(sources)} has all of the rows{_lacking(found, rows)}; name with "
+            "--methods (in Python methods=) rows that are on the same tasks"
         )
     remarks += _left_out(
         "Tasks on which not every run has every row", [of for _, of in found], tasks
@@ -78,6 +85,15 @@ def _not_done(side: Side) -> list[str]:
     if side.run is None or side.run.state == "done":
         return []
     return [f"{side.run.name} is not done ({side.run.state}): scores of it may be missing."]
+
+
+def _lacking(found: Sequence[_Tests], rows: Sequence[str]) -> str:
+    """For each task that all runs have, a row that is not on it in one of them."""
+    lacks: list[str] = []
+    for task in _shared([metrics for _, metrics in found]):
+        row = next(row for row in rows if any((row, task) not in tests for tests, _ in found))
+        lacks.append(f"{quoted(row)} is not on {task}")
+    return f": {', '.join(lacks)}" if lacks else ", as they share none"
 
 
 def _left_out(which: str, named: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str]:
@@ -155,10 +171,8 @@ def _named(row: str, is_decoder: bool | None, backbone: str) -> str:
     return second if is_decoder else first
 
 
-def _tests(
-    side: Side, methods: dict[str, str], backbone: str
-) -> tuple[dict[tuple[str, str], float], dict[str, str]]:
-    """Mean over seeds by row and task, and the metric of each task."""
+def _tests(side: Side, methods: dict[str, str], backbone: str) -> _Tests:
+    """The scores of these rows, by the methods that have them."""
     known = {s.method for s in side.methods}
     if missing := [name for name in methods.values() if name not in known]:
         raise InputError(

@@ -145,7 +145,8 @@ def _report(source: str, home: Path, artifacts: ArtifactStore) -> tuple[Artifact
         ) from error
     if ref.stage != "report":
         raise InputError(
-            f"{quoted(source)} is {ref.stage}/{ref.key[:12]}, expected an artifact of stage report; see "
+            f"{quoted(source)} is {ref.stage}/{ref.key[:12]}, expected an artifact of stage report, or an "
+            f"experiment that ran under {public_name(home)} (there are {', '.join(runs) or 'none'}); see "
             "'permafrost ls'"
         )
     return ref, f"report/{ref.key[:12]}"

@@ -38,6 +38,11 @@ class Reader:
     arrays: frozenset[str] | None
     """None: which is not known, so it may be any."""
 
+    @property
+    def reads(self) -> str:
+        """The verb for people."""
+        return "may read" if self.arrays is None else "reads"
+
 
 @dataclass(frozen=True)
 class DropPlan:
@@ -65,15 +70,14 @@ class DropPlan:
         for reader in self.readers:
             if reader.what == "running":
                 raise StoreBusyError(
-                    f"{reader.name} is going on and reads {self._named(reader)} of {store}; wait "
+                    f"{reader.name} is going on and {reader.reads} {self._named(reader)} of {store}; wait "
                     "until it has "
                     f"ended. {end}"
                 )
         if self.readers and allowed == "unused":
             reader = self.readers[0]
-            reads = "may read" if reader.arrays is None else "reads"
             raise InputError(
-                f"the {reader.what} run {reader.name} {reads} {self._named(reader)} of {store}. "
+                f"the {reader.what} run {reader.name} {reader.reads} {self._named(reader)} of {store}. "
                 f"{end}; with --used "
                 "(in Python used=True) they are, and the next run that needs them extracts them again"
             )
@@ -90,7 +94,12 @@ class DropPlan:
             "arrays": [vars(drop) for drop in self.arrays],
             "bytes": self.n_bytes,
             "read_by": [
-                {"run": r.name, "what": r.what, "arrays": self._named(r).split(", ")}
+                {
+                    "run": r.name,
+                    "what": r.what,
+                    "arrays": self._named(r).split(", "),
+                    "is_known": r.arrays is not None,
+                }
                 for r in self.readers
             ],
         }

@@ -3,7 +3,7 @@ way, nor anything the user names depends on; of that what is old enough, or as m
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from permafrost.flows.records.history import (
 )
 from permafrost.flows.records.pins import pin_problems, pinned_runs
 from permafrost.flows.records.runs import latest_runs, run_files, run_problems, unfinished_runs
-from permafrost.storage.adapted_stores import STORE, adapted_store
+from permafrost.storage.adapted_stores import STORE, adapted_store, names_of_store
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, Manifest, parse_ref
 from permafrost.storage.drafts import DRAFT_PREFIX, is_of_dead_process
 from permafrost.storage.durable import bytes_under
@@ -33,6 +33,7 @@ from permafrost.storage.errors import (
 )
 from permafrost.storage.features.dropping import remove_store
 from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.writers import writer_of
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
 from permafrost.storage.keys import KEY_VERSION
@@ -64,6 +65,8 @@ class Garbage:
     stores: tuple[FeatureStore, ...]
     linked: tuple[FeatureStore, ...]
     """Nothing uses these either, and they are links to folders elsewhere, which are not ours to delete."""
+    busy: Mapping[FeatureStore, str]
+    """No run uses these either, and who writes them."""
     drafts: tuple[Path, ...]
     n_kept: int
     n_older: int
@@ -81,7 +84,7 @@ class Garbage:
         """What the home takes without all this; None without limits, which alone need to know."""
         if self.uses is None:
             return None
-        going = [*self.names, *(f"features/{s.store_id}" for s in self.stores)]
+        going = [*self.names, *map(_name, self.stores)]
         return self.uses.bytes - _bytes_of_drafts(self) - sum(map(self.uses.bytes_of, going))
 
     @property
@@ -94,17 +97,38 @@ class Garbage:
         ]
 
     @property
-    def links(self) -> dict[Path, str]:
-        """What stays though nothing uses it, and why."""
-        return {
+    def staying(self) -> dict[Path, str]:
+        """What stays though no run uses it, and why."""
+        links = {
             s.root: f"it is a link to {s.root.readlink()}; delete that folder and the link yourself"
             for s in self.linked
         }
+        return links | {s.root: f"{writer} writes it" for s, writer in self.busy.items()}
 
     @property
     def names(self) -> frozenset[str]:
         """Of artifacts."""
         return frozenset(map(str, (*self.refs, *self.leftovers)))
+
+    def less(self, staying: Container[Path]) -> "Garbage":
+        """This without what has stayed, which counts as kept."""
+        folders = {str(r): self.artifacts.folder(r) for r in (*self.refs, *self.leftovers)}
+        folders |= {_name(store): store.root for store in self.stores}
+        return self.only({name for name, folder in folders.items() if folder not in staying})
+
+    def only(self, names: Container[str]) -> "Garbage":
+        """What has one of these names, `<stage>/<key>` or `features/<id>`, and the drafts; the rest counts as
+        kept."""
+        refs = tuple(r for r in self.refs if str(r) in names)
+        stores = tuple(s for s in self.stores if _name(s) in names)
+        n_more = len(self.refs) + len(self.stores) - len(refs) - len(stores)
+        return replace(
+            self,
+            refs=refs,
+            leftovers=tuple(r for r in self.leftovers if str(r) in names),
+            stores=stores,
+            n_kept=self.n_kept + n_more,
+        )
 
     def remove(self) -> dict[Path, str]:
         """Remove everything that is garbage still: a run that has begun since keeps what it uses.
@@ -118,7 +142,7 @@ class Garbage:
             StoreBusyError: another process is removing something of this home; nothing was removed.
             CorruptDataError: as `collect`; nothing was removed.
         """
-        stays, gone = self.links, list[Path]()
+        stays, gone = self.staying, list[Path]()
         try:
             self._take_away(stays, gone)
         finally:
@@ -143,7 +167,8 @@ class Garbage:
             ids = {store.store_id for store in again.stores}
             for store in self.stores:
                 if store.store_id not in ids:
-                    stays[store.root] = "a run that has begun since uses it"
+                    used = "a run that has begun since uses it"
+                    stays[store.root] = again.staying.get(store.root, used)
                     continue
                 try:
                     with writing(store) as writer:
@@ -181,13 +206,14 @@ def collect(
 def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
     """What was used longest ago, as far as the limits ask for it. Drafts go whatever their age."""
     names = [*map(str, found.refs), *map(str, found.leftovers)]
-    names += [f"features/{store.store_id}" for store in found.stores]
-    linked = found.linked
+    names += map(_name, found.stores)
+    linked, busy = found.linked, found.busy
     going = uses.latest_last(names)
     if limits.older_than_s is not None:
         before = now() - limits.older_than_s
         going = [name for name in going if uses.time(name) < before]
-        linked = tuple(s for s in linked if uses.time(f"features/{s.store_id}") < before)
+        linked = tuple(s for s in linked if uses.time(_name(s)) < before)
+        busy = {s: writer for s, writer in busy.items() if uses.time(_name(s)) < before}
     if limits.quota_bytes is not None:
         left = uses.bytes - _bytes_of_drafts(found)
         within = list[str]()
@@ -198,25 +224,18 @@ def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
             left -= uses.bytes_of(name)
         going = within
         if left <= limits.quota_bytes:
-            linked = ()
-    taken = set(going)
-    refs = tuple(r for r in found.refs if str(r) in taken)
-    leftovers = tuple(r for r in found.leftovers if str(r) in taken)
-    stores = tuple(s for s in found.stores if f"features/{s.store_id}" in taken)
-    n_more = len(found.refs) + len(found.stores) - len(refs) - len(stores)
-    return replace(
-        found,
-        refs=refs,
-        leftovers=leftovers,
-        stores=stores,
-        linked=linked,
-        n_kept=found.n_kept + n_more,
-    )
+            linked, busy = (), {}
+    return replace(found.only(set(going)), linked=linked, busy=busy)
 
 
 def now() -> float:
     """Seconds since the epoch."""
     return time.time()
+
+
+def _name(store: FeatureStore) -> str:
+    """What `Uses` calls it."""
+    return f"features/{store.store_id}"
 
 
 def _bytes_of_drafts(found: Garbage) -> int:
@@ -266,6 +285,11 @@ def _found(home: Path, asked: Asked) -> Garbage:
             "everything would go; run an experiment first, or delete that home yourself"
         )
     used = _reachable(artifacts, roots, stores)
+    busy = {s: who for s in every if s.store_id not in stores and (who := writer_of(s)) is not None}
+    for store in busy:
+        stores.add(store.store_id)
+        names = names_of_store(artifacts, store.store_id)
+        used |= _reachable(artifacts, {f"{STORE}/{name}" for name in names}, stores)
     manifests = _dependents_first(list(artifacts.all()))
     earlier = {str(m.ref) for m in manifests if m.key_version < KEY_VERSION} - used
     kept = used | _reachable(artifacts, earlier, stores) if asked.older == "keep" else used
@@ -288,6 +312,7 @@ def _found(home: Path, asked: Asked) -> Garbage:
         leftovers=tuple(r for r in artifacts.leftovers() if str(r) not in kept),
         stores=lost,
         linked=linked,
+        busy=busy,
         drafts=drafts,
         n_kept=n_kept,
         n_older=len(earlier & kept),

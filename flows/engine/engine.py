@@ -15,7 +15,7 @@ from permafrost.flows.stage import stage_of
 from permafrost.flows.stopping import STOP
 from permafrost.storage.durable import let_others_read
 from permafrost.storage.fingerprint import load
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import Progress, Waits
 
 
 class Engine(Protocol):
@@ -60,7 +60,11 @@ def make(
         told[RECORDED] = [origin.model_dump(mode="json") for origin in node.origins]
     try:
         with context.artifacts.publishing(node.spec, told, again=again) as draft:
-            stage.run(node, context, draft, progress)
+            waits = Waits(progress)
+            if node.resources.backbone:
+                context.backbone.begin(waits)
+            stage.run(node, context, draft, waits)
+            draft.waited_s = waits.seconds
             let_others_read(draft.folder)
     finally:
         if node.resources.backbone:

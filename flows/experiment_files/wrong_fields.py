@@ -33,17 +33,26 @@ def wrong_fields(
     lines = [_line(e, config, given) for e in errors[:_LISTED]]
     if len(errors) > _LISTED:
         lines.append(f"and {len(errors) - _LISTED:,} more")
+    if _is_of_plugins(errors[0]):
+        lines.append(
+            "the other fields are checked once the plug-ins are loaded, as they may use their kinds"
+        )
     return separator.join(dict.fromkeys(lines))
 
 
 def field_errors(error: ValidationError) -> list[ErrorDetails]:
     """The errors of single fields, without those that say of a list whose items are wrong that it is too
-    short."""
-    return [
+    short; where plug-ins are not in use, theirs alone, as any other field may name a kind of theirs."""
+    errors = [
         e
         for e in error.errors(include_url=False)
         if not (e["type"] == "too_short" and len(e["input"]) >= e.get("ctx", {})["min_length"])
     ]
+    return [e for e in errors if _is_of_plugins(e)] or errors
+
+
+def _is_of_plugins(error: ErrorDetails) -> bool:
+    return error["loc"][:1] == ("plugins",)
 
 
 def booleans_for_numbers(config: BaseModel, given: object) -> list[str]:

@@ -173,7 +173,7 @@ def _fit_seconds(entry: CellEntry, context: RunContext) -> float | None:
 
 
 def _seconds(ref: str, context: RunContext) -> float | None:
-    """Wall time in which an artifact was made, as its manifest has it."""
+    """Wall time in which an artifact was made, without waits for other processes, as its manifest has it."""
     if not context.artifacts.is_done(parse_ref(ref)):
         return None
     return context.artifacts.manifest(parse_ref(ref)).provenance.get("seconds")

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from permafrost.stages.corpus.columns import Task, TaskKind
 from permafrost.stages.corpus.corpus import EXAMPLES, WITH_NEGATIVES, Corpus
+from permafrost.stages.corpus.given_rows import checked_splits
 from permafrost.stages.corpus.row_sample import RowSample
 from permafrost.stages.corpus.rows import SplitRows, require_some_negatives
 from permafrost.stages.corpus.splits import Dev, DevAsGiven, Test, TestAsGiven, check_splits
@@ -103,6 +104,14 @@ class CorpusSource(TaskSource):
                 what to do.
         """
 
+    def read_rows(self) -> list[SplitRows]:
+        """`rows`, checked.
+
+        Raises:
+            InputError: see `rows`; or they are not as `SplitRows` says, as a plug-in's may not be.
+        """
+        return checked_splits(self.rows(), self.columns(), f"{type(self).__name__}.rows")
+
     @property
     def task_kind(self) -> TaskKind:
         """The kind of task of the corpus."""
@@ -112,9 +121,9 @@ class CorpusSource(TaskSource):
         """Read or generate the texts, check them and number them.
 
         Raises:
-            InputError: see `rows`; or labels do not fit the task, or a split would be empty.
+            InputError: see `read_rows`; or labels do not fit the task, or a split would be empty.
         """
-        rows, task = self.rows(), self.columns()
+        rows, task = self.read_rows(), self.columns()
         dev, test = self.held_out()
         require_some_negatives([s.negatives for s in rows if s.negatives is not None])
         labels, label_names = task.label_values(rows)

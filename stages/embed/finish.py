@@ -35,7 +35,7 @@ def finish(
         InputError: a non-finite vector, whitening that was not fitted, or a vector of length 0 to be
             normalised.
     """
-    require_finite(vectors, name)
+    require_finite(vectors, name, _embeddings_of(config))
     if config.whitening is not None:
         if whitening is None:
             raise InputError(_NOT_FITTED)
@@ -81,18 +81,25 @@ def whitening_of(
     """
     if config.whitening is None:
         return None
-    require_finite(vectors, name)
+    require_finite(vectors, name, _embeddings_of(config))
     if train is None:
         raise InputError(_NOT_FITTED)
     return fit_whitening(config.whitening, vectors[train])
 
 
-def require_finite(vectors: Vectors, name: Callable[[int], str]) -> None:
-    """Raises: InputError: NaN or infinity in a vector; says how many and in which text first."""
+def _embeddings_of(config: EmbedConfig) -> str:
+    """By class, as those of a plug-in may be what made them wrong."""
+    return f"the embeddings of {type(config.method).__name__}"
+
+
+def require_finite(
+    vectors: Vectors, name: Callable[[int], str], what: str = "the embeddings"
+) -> None:
+    """Raises: InputError: NaN or infinity in a vector; says how many of `what` and in which text first."""
     broken = ~np.isfinite(vectors)
     if broken.any():
         text = int(broken.any(axis=1).argmax())
         raise InputError(
-            f"the embeddings hold {int(broken.sum())} non-finite numbers, the first in {name(text)}; "
+            f"{what} hold {int(broken.sum())} non-finite numbers, the first in {name(text)}; "
             f"run 'permafrost verify', and extract in a wider type (--dtype float32)"
         )

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.embed.aggregations.aggregation import as_vectors
 from permafrost.stages.embed.config import (
     Combine,
     EmbedConfig,
@@ -25,13 +26,17 @@ def layer_vectors(
     """The layers of `config` in ascending order, each with its vectors; reads one layer at a time.
 
     Raises:
-        InputError: a layer that the backbone does not have, or a text whose span is empty.
+        InputError: a layer that the backbone does not have, a text whose span is empty, or vectors of another
+            shape than the method says.
     """
     layers = layers_of(config, features.sizes)
     progress.start("embed", features.n_texts * len(layers), "texts")
+    method, of = config.method, config.of
+    shape = features.n_texts, method.width(of, features.sizes)
     try:
         for layer in layers:
-            yield layer, config.method.vectors(config.of, layer, features, progress)
+            vectors = method.vectors(of, layer, features, progress)
+            yield layer, as_vectors(vectors, shape, f"{type(method).__name__}.vectors")
     finally:
         progress.finish()
 

@@ -40,7 +40,7 @@ from permafrost.storage.features.turns import GIVE_WAY_S, Turn
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import StoreWriter, writing
 from permafrost.storage.paths import require_writable
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import WAIT, Progress
 from permafrost.storage.replica import replica_of
 
 LoadBackbone = Callable[[], Backbone]
@@ -139,7 +139,9 @@ def extract(
             if not turn.is_over:
                 break
             progress.finish()
+            progress.start(WAIT, 0, "")
             time.sleep(GIVE_WAY_S)
+            progress.finish()
             busy = "wait"
     finally:
         progress.finish()

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.losses.loss import ClassLoss, GradedLoss, PartnerLoss
+from permafrost.stages.fit.one_number import one_number
 from permafrost.stages.fit.predictions import Predictions
 from permafrost.stages.fit.ranks import partner_ranks
 from permafrost.stages.heads.initialise import linear
-from permafrost.stages.heads.pooling import Classifier, Pooling
-from permafrost.storage.errors import InputError
+from permafrost.stages.heads.pooling import Classifier, Pooling, build_pooling, pool
 
 _PAIRS_AT_A_TIME = 1024
 
@@ -67,17 +67,9 @@ class TaskModel(nn.Module, ABC):
         """What the pooling gives.
 
         Raises:
-            InputError: it has another shape than the pooling says, as a plug-in's may.
+            InputError: see `pool`.
         """
-        vectors = self.pooling(tokens, offsets)
-        expected = (len(offsets) - 1, self.pooling.d_out)
-        if vectors.shape != expected:
-            raise InputError(
-                f"{type(self.pooling).__name__} gave vectors of shape {list(vectors.shape)} for "
-                f"{expected[0]} texts, and its d_out is {expected[1]}; return one vector per text, "
-                f"[{expected[0]}, {expected[1]}], or set d_out to their width"
-            )
-        return vectors
+        return pool(self.pooling, tokens, offsets)
 
     @abstractmethod
     def loss(
@@ -111,7 +103,7 @@ class SingleClasses(TaskModel):
 
     def loss(self, encoded: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
         """Loss of the logits."""
-        return self.criterion.of(encoded, labels)
+        return one_number(self.criterion, self.criterion.of(encoded, labels))
 
     def predict(
         self, encoded: Float[Tensor, "u c"], sides: Int64[np.ndarray, "1 p"]
@@ -132,7 +124,8 @@ class PairClasses(TaskModel):
 
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
         """Loss of the pairs' logits."""
-        return self.criterion.of(self.classifier(torch.cat(encoded.chunk(2), 1)), labels)
+        logits = self.classifier(torch.cat(encoded.chunk(2), 1))
+        return one_number(self.criterion, self.criterion.of(logits, labels))
 
     @torch.no_grad()
     def predict(
@@ -175,7 +168,7 @@ class GradedPairs(TaskModel):
         low, high = self.label_range
         wanted = ((labels - low) / (high - low)).to(encoded.dtype)
         first, second = encoded.chunk(2)
-        return self.criterion.of(first, second, wanted)
+        return one_number(self.criterion, self.criterion.of(first, second, wanted))
 
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
@@ -204,7 +197,8 @@ class InBatchContrastive(TaskModel):
     def loss(self, encoded: Float[Tensor, "n e"], labels: Int[Tensor, " p"]) -> Float[Tensor, ""]:
         """Loss of both sides and the hard negatives."""
         p = len(labels)
-        return self.criterion.of(encoded[:p], encoded[p : 2 * p], encoded[2 * p :])
+        loss = self.criterion.of(encoded[:p], encoded[p : 2 * p], encoded[2 * p :])
+        return one_number(self.criterion, loss)
 
     def predict(
         self, encoded: Float[Tensor, "u e"], sides: Int64[np.ndarray, "2 p"]
@@ -226,10 +220,10 @@ def build_model(config: FitConfig, facts: TaskFacts, d_in: int) -> TaskModel:
     """A new model on the CPU; the same seed gives the same weights.
 
     Raises:
-        InputError: the head's widths do not fit together.
+        InputError: the head's widths do not fit together, or it builds no pooling.
     """
     draw = torch.Generator().manual_seed(config.seed)
-    pooling = config.head.build(d_in, draw)
+    pooling = build_pooling(config.head, d_in, draw)
     match facts.task, config.loss:
         case "classification", ClassLoss() as loss:
             return SingleClasses(pooling, loss, len(facts.label_names), draw)

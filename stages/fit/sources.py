@@ -5,6 +5,7 @@ Axes: n examples of s sides.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from permafrost.stages.fit.data import Examples
 from permafrost.stages.fit.trainer import shuffled_batches
 from permafrost.stages.heads.head import HeadConfig
+from permafrost.stages.heads.pooling import build_pooling, pool
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import Batch, FeatureReader, InMemoryReader
 
@@ -97,8 +99,8 @@ def pooled(
     head: HeadConfig, reader: FeatureReader, batch_size: int, device: torch.device
 ) -> InMemoryReader:
     """The same texts, each replaced by its pooled vector, for a head without parameters."""
-    pooling = head.build(reader.width, torch.Generator()).to(device)
-    vectors = per_text(reader, batch_size, device, pooling).numpy()
+    pooling = build_pooling(head, reader.width, torch.Generator()).to(device)
+    vectors = per_text(reader, batch_size, device, partial(pool, pooling)).numpy()
     offsets = np.arange(len(vectors) + 1, dtype=np.int64)
     return InMemoryReader(reader.array, Ragged(vectors, offsets))
 

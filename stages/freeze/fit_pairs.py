@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from permafrost.stages.fit.checkpoint import Checkpoint, train_resumably
+from permafrost.stages.fit.one_number import one_number
 from permafrost.stages.fit.trainer import Plan, Trainee, Trainer, shuffled_batches
 from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.encoders import (
@@ -28,7 +29,7 @@ from permafrost.stages.freeze.encoders import (
 from permafrost.stages.freeze.graded import GradedPairs
 from permafrost.stages.freeze.latents import LEAST, gather
 from permafrost.stages.freeze.pair_fit import PairEpoch, PairFitResult, new_head
-from permafrost.stages.freeze.pair_heads import PairHead
+from permafrost.stages.freeze.pair_heads import PairHead, similarities
 from permafrost.stages.metrics.correlations import pearson, spearman
 from permafrost.storage.errors import PermafrostError
 from permafrost.storage.progress import Progress
@@ -152,9 +153,10 @@ class PairTrainee(Trainee[PairHead, NDArray[np.int64]]):
             self.model.scaling(gather(self.latents, texts, self.device))
             for texts in (first, second)
         )
-        predicted = self.model(a, b)
+        predicted = similarities(self.model, a, b)
         gold = torch.from_numpy(self.train.labels[batch]).to(predicted)
-        return self.config.loss.of(predicted, gold), len(batch)
+        loss = self.config.loss
+        return one_number(loss, loss.of(predicted, gold)), len(batch)
 
     def dev(self) -> tuple[float] | None:
         """The correlation of similarities with labels; None if all similarities are equal."""
@@ -199,16 +201,16 @@ def predict(
     device = next(head.parameters()).device
     scale = head.scaling
     batches = _in_order(latents, pairs, device)
-    parts = [head(scale(a), scale(b)).cpu().numpy() for a, b in batches]
-    similarities = np.concatenate([np.empty(0, np.float32), *parts])
-    wrong = np.flatnonzero(~np.isfinite(similarities))
+    parts = [similarities(head, scale(a), scale(b)).cpu().numpy() for a, b in batches]
+    found = np.concatenate([np.empty(0, np.float32), *parts])
+    wrong = np.flatnonzero(~np.isfinite(found))
     if len(wrong):
         first, second = pairs[wrong[0]]
         raise PermafrostError(
             f"{len(wrong)} of {len(pairs)} similarities are not numbers (the first is that of the texts "
             f"{first} and {second}); check the features with 'permafrost verify'"
         )
-    return similarities
+    return found
 
 
 def _batches(

@@ -23,15 +23,24 @@ from permafrost.stages.freeze.scaling import scaling
 from permafrost.stages.kinds import require_known
 from permafrost.stages.metrics.records import EPOCHS, HISTORY
 from permafrost.stages.metrics.tested_epochs import TEST_BY_EPOCH, TESTED_EPOCHS
-from permafrost.storage.errors import CorruptDataError, NotFoundError
+from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 
 FORMAT = 1
 
 
 def new_head(config: PairFitConfig, n_layers: int, d_model: int) -> PairHead:
-    """A head as it is before training, on the CPU; the same seed gives the same weights."""
+    """A head as it is before training, on the CPU; the same seed gives the same weights.
+
+    Raises:
+        InputError: the sizes do not fit the head; or it builds none, as a plug-in's may.
+    """
     draw = torch.Generator().manual_seed(config.seed)
-    head = config.head.build(n_layers, d_model, draw)
+    head: object = config.head.build(n_layers, d_model, draw)
+    if not isinstance(head, PairHead):
+        raise InputError(
+            f"{type(config.head).__name__}.build gave {type(head).__name__}, which is no PairHead; return "
+            "one (permafrost.stages.freeze.layers_head.PairHead)"
+        )
     head.scaling = scaling(config.scale, n_layers, d_model)
     return head
 

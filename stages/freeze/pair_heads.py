@@ -66,6 +66,24 @@ class PairHead(nn.Module, ABC):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
+def similarities(
+    head: PairHead, a: Float[Tensor, "n l d"], b: Float[Tensor, "n l d"]
+) -> Float[Tensor, " n"]:
+    """What a head gives for pairs of latents; a loss would broadcast other shapes against the labels.
+
+    Raises:
+        InputError: it is not one number per pair, as a plug-in's may be.
+    """
+    found: object = head(a, b)
+    if not isinstance(found, Tensor) or found.shape != (len(a),):
+        gave = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"{type(head).__name__} gave {gave} for {len(a)} pairs; return one similarity per pair, a tensor "
+            f"[{len(a)}]"
+        )
+    return found
+
+
 class EncodedHead(PairHead):
     """A head on the codes of one encoder per layer; the two texts share the encoders."""
 

@@ -60,6 +60,8 @@ def _matched(
 ) -> Head:
     import torch
 
+    from permafrost.stages.heads.pooling import build_pooling
+
     wanted = method.head.hidden.removeprefix(_MATCH)
     where = f"methods.{name}.head.hidden is {quoted(method.head.hidden)}"
     if wanted not in methods:
@@ -73,6 +75,6 @@ def _matched(
             f"{where}, but {quoted(wanted)} has no head of a width of its own; name a method of kind head "
             "or finetuned whose head says its width"
         )
-    n_parameters = head.build(width(other.layer), torch.Generator()).n_parameters
+    n_parameters = build_pooling(head, width(other.layer), torch.Generator()).n_parameters
     hidden = matched_hidden(width(method.layer), n_parameters, method.head.n_layers)
     return method.head.model_copy(update={"hidden": hidden})

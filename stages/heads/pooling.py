@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from permafrost.stages.heads.head import Head
 from permafrost.stages.heads.initialise import linear
+from permafrost.storage.errors import InputError
 
 
 class Pooling(nn.Module, ABC):
@@ -35,6 +37,48 @@ class Pooling(nn.Module, ABC):
     def n_parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def build_pooling(head: Head, d_in: int, generator: torch.Generator) -> Pooling:
+    """What a head builds for tokens of width `d_in`.
+
+    Raises:
+        InputError: the settings do not fit this width; or it built no pooling, as a plug-in's may.
+    """
+    pooling: object = head.build(d_in, generator)
+    if not isinstance(pooling, Pooling):
+        raise InputError(
+            f"{type(head).__name__}.build gave {type(pooling).__name__}, which is no Pooling; return one "
+            "(permafrost.stages.heads.head.Pooling)"
+        )
+    if not hasattr(pooling, "d_out"):
+        raise InputError(
+            f"{type(pooling).__name__} has no d_out; set it to the width of its vectors where it is made"
+        )
+    return pooling
+
+
+def pool(
+    pooling: Pooling, tokens: Float[Tensor, "t d"], offsets: Int[Tensor, " n_plus_1"]
+) -> Float[Tensor, "n d_out"]:
+    """The vectors that a pooling gives.
+
+    Raises:
+        InputError: they have another shape than the pooling says, as a plug-in's may, or are no tensor.
+    """
+    vectors: object = pooling(tokens, offsets)
+    expected = (len(offsets) - 1, pooling.d_out)
+    if not isinstance(vectors, Tensor) or vectors.shape != expected:
+        gave = (
+            f"vectors of shape {list(vectors.shape)}"
+            if isinstance(vectors, Tensor)
+            else f"{type(vectors).__name__} instead of a tensor"
+        )
+        raise InputError(
+            f"{type(pooling).__name__} gave {gave} for {expected[0]} texts, and its d_out is {expected[1]}; "
+            f"return one vector per text, [{expected[0]}, {expected[1]}], or set d_out to their width"
+        )
+    return vectors
 
 
 class OneToken(Pooling):

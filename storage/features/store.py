@@ -306,6 +306,8 @@ class FeatureStore:
         """
         places = self._index.of(self.segments(), lambda number: self._read(number, PLACE))
         found = places.find(digests)
+        if not arrays:
+            return found
         wanted = frozenset(arrays)
         there = self.committed_in(np.unique(found.segment[found.segment >= 0]).tolist())
         lacking = [number for number, committed in there.items() if not wanted <= committed]

@@ -9,7 +9,7 @@ from permafrost.storage.features import turns
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.turns import no_longer_wanted, say_wanted
 from permafrost.storage.features.writing import StoreWriter, writing
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import WAIT, Progress
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def writing_when_free(store: FeatureStore, progress: Progress) -> Generator[Stor
                 break
             except StoreBusyError as error:
                 if not waited:
-                    progress.start("wait", 0, "")
+                    progress.start(WAIT, 0, "")
                 waited = True
                 progress.advance(0, f"waiting for {error.writer}, which writes the feature store")
                 if error.elsewhere:

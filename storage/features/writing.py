@@ -59,6 +59,8 @@ from permafrost.storage.locked_files import unlocking
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import public_name, replica_of
 
+LEASE = "writer.lease"
+
 
 @contextlib.contextmanager
 def writing(store: FeatureStore) -> Generator["StoreWriter"]:
@@ -98,7 +100,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
                 yield writer
                 writer.finish()
             return
-        with replica.lease(store.root / "writer.lease") as lease:
+        with replica.lease(store.root / LEASE) as lease:
             # Another machine may have written since this home was attached.
             replica.pull(store.root, SilentProgress())
             store.forget()
@@ -152,12 +154,17 @@ def _require_in_place(fd: int, path: Path, store: FeatureStore) -> None:
         )
 
 
-def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
+def named_writer(lock: Path) -> str:
+    """Who holds a lock, as far as its file says so."""
     try:
         found = json.loads(lock.read_text(encoding="utf-8"))
-        writer = f"process {found['pid']} on {found['host']}, since {found['since']}"
+        return f"process {found['pid']} on {found['host']}, since {found['since']}"
     except (OSError, ValueError, LookupError, TypeError):
-        writer = "another process"  # which has not written its name yet
+        return "another process"  # which has not written its name yet
+
+
+def _busy(store: FeatureStore, lock: Path) -> StoreBusyError:
+    writer = named_writer(lock)
     error = StoreBusyError(
         f"the store {public_name(store.root)} is being written by {writer}; {UNTIL_FREE}. Nothing was changed"
     )

@@ -10,8 +10,7 @@ from obstore.store import LocalStore, MemoryStore
 from permafrost.flows.gpu_lock import holder
 from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.storage.errors import CorruptDataError, StoreBusyError
-from permafrost.storage.features import seen
-from permafrost.storage.features import store as stores
+from permafrost.storage.features import seen, text_index
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.kept import keep, kept
 from permafrost.storage.lease import Lease
@@ -34,7 +33,7 @@ def formats_of_caches(store: Path, small: SmallStore, folder: Path) -> dict[str,
     """
     folder.mkdir(parents=True)
     os.environ["PERMAFROST_CACHE"] = str(folder / "cache")
-    seen.WORTH = stores.WORTH = 1
+    seen.WORTH = text_index.WORTH = 1
     seen.SETTLED_S = 0.0
     return {
         "kept value": _value(folder / "cache"),

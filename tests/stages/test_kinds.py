@@ -224,8 +224,9 @@ _BUILD = "    def build(self, d_in, generator): ...\n"
         ("\n1 / 0", "ZeroDivisionError in line 2: .*; mend the file"),
         (
             "import my_helpers",
-            "ModuleNotFoundError in line 1: .*; a plug-in is one file that imports installed",
+            r"ModuleNotFoundError in line 1: .*; put the folder .* on PYTHONPATH .*, or install its pack",
         ),
+        ("from json import nothing", "ImportError in line 1: .*; mend the file"),
     ],
 )
 def test_a_file_without_a_kind_that_can_be_used_is_told(

@@ -14,14 +14,19 @@ from permafrost.storage import lease
 from permafrost.storage.drafts import owner
 from permafrost.storage.errors import StoreBusyError
 from permafrost.storage.features.store import FeatureStore, all_stores
+from permafrost.storage.features.writers import writer_of
 from permafrost.storage.features.writing import writing
 from tests.storage.machines import filled, keys, machine
 from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import draft_of
 
 
+def lease_of(store: FeatureStore) -> str:
+    return f"bucket/lab/features/{store.store_id}/writer.lease"
+
+
 def put_lease(server: ObjectServer, store: FeatureStore, **holder: object) -> str:
-    key = f"bucket/lab/features/{store.store_id}/writer.lease"
+    key = lease_of(store)
     server.store(key, json.dumps({"renewed": "long ago", **holder}).encode())
     return key
 
@@ -46,6 +51,26 @@ def test_two_writers_on_two_machines_are_refused(server: ObjectServer, tmp_path:
     with writing(other):
         pass
     assert not [k for k in keys(server) if k.endswith("writer.lease")]
+
+
+def test_who_writes_is_known_without_taking_the_lease(server: ObjectServer, tmp_path: Path) -> None:
+    small = filled(tmp_path)
+    (other,) = all_stores(machine(tmp_path, "second"))
+    assert writer_of(small.store) is None
+    here = f"process {os.getpid()} on {socket.gethostname()}"
+    with writing(small.store) as writer:
+        before = server.objects[lease_of(small.store)]
+        assert (writer_of(small.store) or "").startswith(f"{here}, since ")
+        assert writer_of(other) == here
+        assert server.objects[lease_of(small.store)] == before
+        writer.require_lease()
+    assert writer_of(small.store) is writer_of(other) is None
+    put_lease(server, small.store, **ended_holder())
+    assert writer_of(other) is None, "it has ended"
+    key = put_lease(server, small.store, pid=7, host="elsewhere")
+    assert writer_of(other) == "process 7 on elsewhere"
+    server.times[key] = time.time() - lease.TTL_S - 1
+    assert writer_of(other) is None, "it has expired"
 
 
 def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over(

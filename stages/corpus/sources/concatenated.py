@@ -70,7 +70,7 @@ class ConcatenatedCorpus(MadePairs):
         Raises:
             InputError: see the source; or a split has too few other sentences.
         """
-        return [_padded(split, self) for split in self.source.rows()]
+        return [_padded(split, self) for split in self.source.read_rows()]
 
 
 def _padded(split: SplitRows, config: ConcatenatedCorpus) -> SplitRows:

@@ -57,7 +57,7 @@ class JoinedCorpus(MadePairs):
         Raises:
             InputError: see the source; or too few pairs have a similar score.
         """
-        splits = self.source.rows()
+        splits = self.source.read_rows()
         grades, _ = self.columns().label_values(splits)
         return [
             self._joined(split, np.asarray(values, dtype=np.float64))

@@ -63,7 +63,7 @@ class SegmentsCorpus(SegmentSplit, CorpusSource):
             InputError: see the source; there is no such tokenizer; or a split has fewer than two texts that
             can be cut.
         """
-        return [_cut(split, self) for split in self.source.rows()]
+        return [_cut(split, self) for split in self.source.read_rows()]
 
 
 def _cut(split: SplitRows, config: SegmentsCorpus) -> SplitRows:

@@ -71,10 +71,15 @@ class PooledRows(Aggregation):
 
     @abstractmethod
     def pool(self, rows: Ragged) -> Vectors:
-        """Pool each text's rows `[n_tokens, width]` float32; every text has at least one."""
+        """One vector per text, as wide as its rows `[n_tokens, width]` float32, which are at least one."""
 
     def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Vectors:
-        """The vectors of one layer, read batch by batch."""
+        """The vectors of one layer, read batch by batch.
+
+        Raises:
+            InputError: a text whose span is empty; or `pool` gave another shape, or finite rows a vector that
+                is not, as a plug-in's may.
+        """
         reader = features.reader(f"{self.what(of)}/{layer}", self.tokens)
         if empty := np.flatnonzero(reader.lengths == 0).tolist():
             raise InputError(
@@ -83,9 +88,44 @@ class PooledRows(Aggregation):
             )
         out = np.empty((reader.n_texts, reader.width), dtype=np.float32)
         for texts, rows in reader.in_order(batch_size([reader])):
-            out[texts] = self.pool(rows)
+            pooled = as_vectors(
+                self.pool(rows), (len(texts), reader.width), f"{type(self).__name__}.pool"
+            )
+            if not np.isfinite(pooled).all() and np.isfinite(rows.data).all():
+                first = int(texts[~np.isfinite(pooled).all(axis=1)][0])
+                raise InputError(
+                    f"{type(self).__name__}.pool gave numbers that are not finite, first for "
+                    f"{features.name(first)}, whose rows of {reader.array} are finite; mend how it pools"
+                )
+            out[texts] = pooled
             progress.advance(len(texts))
         return out
+
+
+def as_vectors(found: object, shape: tuple[int, int], who: str) -> Vectors:
+    """What a method gave, float32 `[n_texts, width]`; numpy would give one vector to every text.
+
+    Args:
+        found: by its type an array, which a plug-in's need not be.
+        shape: the number of texts, and the width.
+        who: gave it, for messages.
+
+    Raises:
+        InputError: it is no such array.
+    """
+    try:
+        vectors = np.asarray(found, dtype=np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{who} gave {type(found).__name__}, of which numpy makes no vectors ({error}); return one "
+            f"vector per text, an array [{shape[0]}, {shape[1]}] of float32"
+        ) from error
+    if vectors.shape != shape:
+        raise InputError(
+            f"{who} gave vectors of shape {list(vectors.shape)} for {shape[0]} texts of width {shape[1]}; "
+            f"return one vector per text, [{shape[0]}, {shape[1]}]"
+        )
+    return vectors
 
 
 def batch_size(readers: list[FeatureReader]) -> int:

@@ -142,6 +142,21 @@ def test_what_not_all_runs_have_is_said_and_so_is_a_run_that_is_not_done(tmp_pat
     assert not any("left out" in r for r in read_across([whole, less], tmp_path, ["mean"])[1])
 
 
+def test_runs_without_a_task_that_has_every_row_are_told_which_row_lacks_which_task(
+    tmp_path: Path,
+) -> None:
+    cells = [("mean", "one"), ("heads", "two")]
+    a, b = (recorded(tmp_path, name, cells, "done") for name in ("a", "b"))
+    with pytest.raises(InputError, match="'heads' is not on one, 'mean' is not on two; name with"):
+        read_across([a, b], tmp_path, [])
+    c = recorded(tmp_path, "c", [("cls", "one")], "done")
+    with pytest.raises(InputError, match="have no method in common"):
+        read_across([a, c], tmp_path, [])
+    d = recorded(tmp_path, "d", [("mean", "three")], "done")
+    with pytest.raises(InputError, match="has all of the rows, as they share none"):
+        read_across([a, d], tmp_path, [])
+
+
 def test_runs_are_one_table_with_parameters_groups_and_figures(
     cli: Cli, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -152,7 +152,7 @@ def test_wrong_input_is_told_with_exit_code_2(cli: Cli, tmp_path: Path) -> None:
     cases = {
         "nothing": ("tiny", "(there are tiny)"),
         "abcdef": ("tiny", "'abcdef' is neither a file nor an experiment"),
-        fit: ("tiny", "expected an artifact of stage report"),
+        fit: ("tiny", "expected an artifact of stage report, or an experiment that ran under"),
         str(other): ("tiny", "not the results.parquet of a report"),
         str(text): ("tiny", "not the results.parquet of a report"),
         str(good): ("tiny", "no method on a task in common: A has m on t, B has"),

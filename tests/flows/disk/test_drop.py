@@ -12,7 +12,9 @@ from tests.flows.test_cli import Cli, extraction
 def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
     would = read.json("drop", "--arrays", "hidden/*, attention_rows/1", "--dry-run")
     assert [row["array"] for row in would["arrays"]] == ["attention_rows/1", "hidden/1"]
-    assert would["read_by"] == [{"run": "mine", "what": "latest", "arrays": ["hidden/1"]}]
+    assert would["read_by"] == [
+        {"run": "mine", "what": "latest", "arrays": ["hidden/1"], "is_known": True}
+    ]
     refused = read("drop", "--arrays", "hidden/*,attention_rows/1", code=2)
     assert "the latest run mine reads hidden/1 of the store" in refused
     assert "with --used" in refused
@@ -60,7 +62,13 @@ def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: 
     assert "refused" not in read(*of_latest, "--used")
     begun(read.home, "now", stores=[store.store_id])
     expected = "refused while the run is going on, and then would drop 1 array(s)"
-    assert expected in " ".join(read(*asked, "--used").split())
+    would = " ".join(read(*asked, "--used").split())
+    assert expected in would
+    assert "the running run now@1 may read pooled/hidden_mean/1" in would
+    (reader,) = read.json(*asked)["read_by"]
+    assert not reader["is_known"]
+    expected = "and then without --used if a run reads them; with it would drop 1 array(s)"
+    assert expected in " ".join(read(*asked).split())
     said = read("drop", "--arrays", "pooled/*", "--used", code=1)
-    assert "now@1 is going on and reads pooled/hidden_mean/1" in said
+    assert "now@1 is going on and may read pooled/hidden_mean/1" in said
     assert "pooled/hidden_mean/1" in store.arrays()

@@ -22,6 +22,7 @@ from permafrost.flows.preview import Preview
 from permafrost.flows.records.pins import pin, pinned
 from permafrost.flows.records.runs import RunRecord, read_run, run_path, write_run
 from permafrost.flows.running import checked, reused, run_serially
+from permafrost.storage.adapted_stores import RECORD, STORE, AdaptedStore
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
 from permafrost.storage.disk_use import files_of_home, files_under
 from permafrost.storage.errors import (
@@ -178,6 +179,50 @@ def test_a_store_that_is_a_link_stays_and_its_bytes_count(
     assert done["bytes_left"] == sum(file.bytes for file in files_of_home(aged.home))
     assert FeatureStore.open(aged.store.root).segments()
     assert f"{name} stays: it is a link to {elsewhere}; delete" in cli("gc").replace("\n", " ")
+
+
+def test_a_store_that_another_process_writes_is_not_promised(
+    aged: Aged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli, name = Cli(aged.home, capsys), f"features/{aged.store.store_id}"
+    n_kept = cli.json("gc", "--dry-run")["kept"]
+    spec = ArtifactSpec(stage=STORE, config={})
+    record = AdaptedStore(identity=aged.store.record.identity, backbone="adapt/" + "0" * 32)
+    with ArtifactStore(aged.home).publishing(spec, {}) as draft:
+        (draft.folder / RECORD).write_text(record.model_dump_json())
+    written(ArtifactStore(aged.home).folder(spec.ref), 15)
+    with writing(aged.store):
+        for how in (("--dry-run",), ("--older-than", "14d", "--dry-run"), ()):
+            found = cli.json("gc", *how)
+            assert name not in found["removed"]
+            assert f"artifacts/{spec.ref}" not in found["removed"], "by which it was made"
+            assert found["stayed"][name].startswith(f"process {os.getpid()} on ")
+            assert found["stayed"][name].endswith(" writes it")
+        assert found["kept"] == n_kept + 2
+        assert cli.json("gc", "--older-than", "30d")["stayed"] == {}, "too young in any case"
+        total = sum(file.bytes for file in files_under(aged.home))
+        assert cli.json("gc", "--quota", f"{total}B")["stayed"] == {}, "no need"
+    assert name in cli.json("gc")["removed"]
+
+
+def test_a_quota_is_not_met_by_what_could_not_be_removed(
+    aged: Aged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli, name = Cli(aged.home, capsys), f"features/{aged.store.store_id}"
+    kept = [f"--keep={ref}" for ref in (aged.months, aged.derived, aged.ran, aged.future)]
+    total = sum(file.bytes for file in files_under(aged.home))
+    asked = ("gc", "--quota", f"{total - 1}B", *kept)
+    assert cli.json(*asked, "--dry-run")["removed"].keys() == {name}
+    # Who begins to write only after it was listed.
+    monkeypatch.setattr(garbage, "writer_of", lambda store: None)
+    with writing(aged.store):
+        done = json.loads(cli(*asked, "--json", code=1))
+        said = " ".join(cli(*asked, code=1).split())
+    assert done["removed"] == {}
+    assert done["over_quota"]
+    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
+    assert f"removed 0 (0 B); kept {done['kept']}" in said
+    assert "is named with --keep, is being written, or" in said
 
 
 def test_limits_keep_what_is_pinned_named_or_under_way(aged: Aged) -> None:

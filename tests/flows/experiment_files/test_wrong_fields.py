@@ -123,6 +123,20 @@ def test_a_wrong_field_of_a_plug_in_is_named_too(tmp_path: Path) -> None:
     )
 
 
+def test_a_plug_in_that_cannot_be_loaded_is_told_alone(tmp_path: Path) -> None:
+    from tests.flows.test_plugins import HEAD
+
+    plugin = tmp_path / "my_head.py"
+    plugin.write_text(f"{HEAD}\n1 / 0\n")
+    said = refused("methods.GLOT.head={kind: scaled_mean}", plugins=[str(plugin)])
+    assert "has 1 wrong field(s):\n  plugins: the plug-in" in said
+    assert "ZeroDivisionError" in said
+    assert said.endswith(
+        "\n  the other fields are checked once the plug-ins are loaded, as they may use their kinds"
+    )
+    assert "unknown" not in said
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

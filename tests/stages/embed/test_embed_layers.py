@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 
 from permafrost.stages.embed import EmbedConfig, embed, embed_ensemble, embed_layers
 from permafrost.stages.embed.aggregations import aggregation as batches
+from permafrost.stages.embed.aggregations.aggregation import Aggregation, Of, PooledRows
+from permafrost.stages.embed.features import Features
+from permafrost.stages.extraction.capture import Index
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.storage.errors import InputError
-from permafrost.storage.progress import SilentProgress
+from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.ragged import Ragged
 from tests.stages.embed.memory_features import MemoryFeatures
 
@@ -189,7 +193,7 @@ def test_what_cannot_be_a_vector_is_refused_with_its_text() -> None:
     assert not _embed(zeros, method="mean").any()
     with pytest.raises(InputError, match="text 0 has a vector of zeros"):
         _embed(zeros, method="mean", normalise="l2")
-    with pytest.raises(InputError, match="1 non-finite numbers, the first in text 1"):
+    with pytest.raises(InputError, match="MeanRow hold 1 non-finite numbers, the first in text 1"):
         _embed(_with("hidden/2", broken), method="mean")
     empty = Ragged.from_arrays([np.array(s, dtype=bool) for s in ([0, 0, 0], *SPANS[1:])])
     features = _features()
@@ -197,6 +201,53 @@ def test_what_cannot_be_a_vector_is_refused_with_its_text() -> None:
     with pytest.raises(InputError, match="text 0 has no token in its span"):
         _embed(no_span, method="max")
     assert np.isfinite(_embed(no_span, method="last")).all()
+
+
+class _Given(PooledRows):
+    """Gives what a test says, whatever the rows."""
+
+    kind: Literal["given"] = "given"
+    gives: ClassVar[object]
+
+    def pool(self, rows: Ragged) -> Any:
+        return self.gives
+
+
+class _Whole(Aggregation):
+    """One vector for all texts, as a user's own reading of the arrays may give."""
+
+    kind: Literal["whole"] = "whole"
+
+    def vectors(self, of: Of, layer: Index, features: Features, progress: Progress) -> Any:
+        return np.ones((1, 6), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("gives", "told"),
+    [
+        (np.ones((1, 6)), r"_Given.pool gave .* \[1, 6\] for 4 texts of width 6; .* \[4, 6\]"),
+        (np.ones(6), r"shape \[6\] for 4 texts"),
+        (np.ones((3, 6)), r"shape \[3, 6\] for 4 texts"),
+        (np.ones((4, 3)), r"shape \[4, 3\] for 4 texts of width 6"),
+        (None, r"shape \[\] for 4 texts"),
+        ([[1.0], [1.0, 2.0]], r"_Given.pool gave list, of which numpy makes no vectors"),
+        (
+            np.array([[1.0] * 6, [np.nan] * 6, *[[1.0] * 6] * 2]),
+            r"_Given.pool gave numbers that are not finite, first for text 1, whose rows of hidden/2",
+        ),
+    ],
+)
+def test_what_a_pooling_gives_is_one_finite_vector_per_text(
+    monkeypatch: pytest.MonkeyPatch, gives: object, told: str
+) -> None:
+    monkeypatch.setattr(_Given, "gives", gives, raising=False)
+    with pytest.raises(InputError, match=told):
+        embed(EmbedConfig(method=_Given()), _features(), QUIET)
+
+
+def test_vectors_of_any_aggregation_are_one_per_text() -> None:
+    with pytest.raises(InputError, match=r"_Whole.vectors gave .* \[1, 6\] for 4 texts"):
+        embed(EmbedConfig(method=_Whole(), layers="2"), _features(), QUIET)
 
 
 def test_layers_have_to_be_definite() -> None:

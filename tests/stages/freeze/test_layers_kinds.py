@@ -111,6 +111,28 @@ def test_what_a_head_can_do_is_asked_of_it() -> None:
         head.build(N_LAYERS, D_MODEL, generator()).load_encoders(AUTOENCODERS)
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "told"),
+    [
+        ("(0, 1)", "(0, 1)[:, None]", r"MeanLayer gave shape \[16, 1\] for 16 pairs"),
+        (".abs().mean()", ".abs()", r"AbsoluteLoss.of gave shape \[16\]; return one number"),
+        (
+            "return MeanLayer(",
+            "return lambda *_: (",
+            r"MeanLayerHead.build gave function, which is",
+        ),
+    ],
+)
+def test_what_plugins_give_is_one_number_per_pair_and_per_batch(
+    mean_layer: Path, written: str, instead: str, told: str
+) -> None:
+    assert written in MEAN_LAYER
+    mean_layer.write_text(MEAN_LAYER.replace(written, instead))
+    plugins.use_files([mean_layer])
+    with pytest.raises(InputError, match=told):
+        fit_pairs(_config(), LATENTS, TRAIN, DEV, None, SilentProgress())
+
+
 def test_a_loss_without_settings_may_be_its_name_alone_and_is_written_so() -> None:
     method = LayersMethod.model_validate({"head": {"kind": "siamese"}, "loss": "mse"})
     assert method.loss == PAIR_LOSSES.validate({"kind": "mse"})

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from permafrost.storage.errors import CorruptDataError
-from permafrost.storage.features import seen
+from permafrost.storage.features import seen, text_index
 from permafrost.storage.features import store as store_module
 from permafrost.storage.features.receipts import receipt_path
 from permafrost.storage.features.segments import segment_path
@@ -31,7 +31,7 @@ N_TEXTS = 24
 def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[str]:
     """How often tables were read and receipts listed; every store counts as large, every file as settled."""
     monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
-    for module in (seen, store_module):
+    for module in (seen, text_index):
         monkeypatch.setattr(module, "WORTH", 2)
     monkeypatch.setattr(seen, "SETTLED_S", 0.0)
     counted: Counter[str] = Counter()
