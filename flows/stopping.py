@@ -16,7 +16,7 @@ GRACE_S = 1.0
 schedulers and people lose patience."""
 TIDY_S = 0.2
 """How long one act of tidying up may take when time is short."""
-ACTS_S = 0.9
+ACTS_S = 0.75
 """How long all of them may take together; so that the process has left within two seconds of the signal."""
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _BEGUN_S = 0.01

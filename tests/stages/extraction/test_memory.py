@@ -74,9 +74,11 @@ def test_texts_are_looked_up_a_block_at_a_time(
     together: list[int] = []
     locate = FeatureStore.locate
 
-    def counted(store: FeatureStore, digests: Sequence[str]) -> Locations:
+    def counted(
+        store: FeatureStore, digests: Sequence[str], arrays: Sequence[str] = ()
+    ) -> Locations:
         together.append(len(digests))
-        return locate(store, digests)
+        return locate(store, digests, arrays)
 
     monkeypatch.setattr(FeatureStore, "locate", counted)
     monkeypatch.setattr(planning, "_AT_A_TIME", 16)
