@@ -205,7 +205,7 @@ def _run(name: str, source: str, origin: str) -> ModuleType:
         advice = (
             "put the folder that this module lies in on PYTHONPATH (the plug-in's own is not searched, nor "
             "by a leading dot), or install its package"
-            if isinstance(error, ModuleNotFoundError)
+            if isinstance(error, ModuleNotFoundError) or _is_beside(error)
             else "mend the file"
         )
         raise InputError(
@@ -213,6 +213,11 @@ def _run(name: str, source: str, origin: str) -> ModuleType:
             f"{quoted(str(error))}; {advice}"
         ) from error
     return module
+
+
+def _is_beside(error: BaseException) -> bool:
+    """Whether it is the import of a module of the plug-in's own folder, by a leading dot."""
+    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] == PREFIX
 
 
 def register(cls: type) -> None:

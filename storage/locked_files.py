@@ -2,8 +2,12 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+
+LOOK_S = 0.02
+"""How long who finds a file locked waits before the second try."""
 
 
 @contextmanager
@@ -22,3 +26,17 @@ def unlocking(fd: int) -> Generator[None]:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
             os.close(fd)
+
+
+def lock(fd: int) -> None:
+    """Lock an open file for this process alone.
+
+    Raises:
+        BlockingIOError: another process has it locked.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # Who only looks whether somebody has it locked holds it for an instant.
+        time.sleep(LOOK_S)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

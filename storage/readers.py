@@ -389,9 +389,10 @@ def open_reader(
             f"{_first_of(unknown, digests, texts)}; extract them first"
         )
     there = store.committed_in(np.unique(where.segment).tolist())
-    if any(array not in arrays for arrays in there.values()):
-        # Another segment that a text is in may have it.
-        where = store.locate(digests, [array])
+    wanted = {array, SPAN.name} if store.spec(array).axis == "token" else {array}
+    if not all(wanted <= arrays for arrays in there.values()):
+        # Another segment that a text is in may have them.
+        where = store.locate(digests, sorted(wanted))
         there = store.committed_in(np.unique(where.segment).tolist())
     holes = [segment for segment, arrays in there.items() if array not in arrays]
     if holes:

@@ -208,8 +208,8 @@ def drop(
     if dry_run and plan.readers:
         if any(reader.what == "running" for reader in plan.readers):
             # Then it is the latest run, or an unfinished one.
-            later = "" if used else " without --used if a run reads them; with it"
-            verb = f"refused while the run is going on, and then{later} would drop"
+            later = "" if used else "; after it, --used is needed if a run reads them"
+            verb = f"refused while the run is going on{later}. It would drop"
         elif not used:
             verb = "refused without --used, with which it would drop"
     say(f"{verb} {len(plan.arrays)} array(s) ({size(plan.n_bytes)})")

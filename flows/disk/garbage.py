@@ -68,6 +68,8 @@ class Garbage:
     busy: Mapping[FeatureStore, str]
     """No run uses these either, and who writes them."""
     drafts: tuple[Path, ...]
+    draft_bytes: int
+    """What the drafts take here, before they are removed; an object store has none."""
     n_kept: int
     n_older: int
     """How many of those kept have an earlier version of keys and are not used by any latest run."""
@@ -85,7 +87,7 @@ class Garbage:
         if self.uses is None:
             return None
         going = [*self.names, *map(_name, self.stores)]
-        return self.uses.bytes - _bytes_of_drafts(self) - sum(map(self.uses.bytes_of, going))
+        return self.uses.bytes - self.draft_bytes - sum(map(self.uses.bytes_of, going))
 
     @property
     def folders(self) -> list[Path]:
@@ -215,7 +217,7 @@ def _limited(found: Garbage, limits: Limits, uses: Uses) -> Garbage:
         linked = tuple(s for s in linked if uses.time(_name(s)) < before)
         busy = {s: writer for s, writer in busy.items() if uses.time(_name(s)) < before}
     if limits.quota_bytes is not None:
-        left = uses.bytes - _bytes_of_drafts(found)
+        left = uses.bytes - found.draft_bytes
         within = list[str]()
         for name in going:
             if left <= limits.quota_bytes:
@@ -236,11 +238,6 @@ def now() -> float:
 def _name(store: FeatureStore) -> str:
     """What `Uses` calls it."""
     return f"features/{store.store_id}"
-
-
-def _bytes_of_drafts(found: Garbage) -> int:
-    """They are in no object store."""
-    return 0 if replica_of(found.home) is not None else sum(map(bytes_under, found.drafts))
 
 
 def _free(path: Path) -> None:
@@ -314,6 +311,7 @@ def _found(home: Path, asked: Asked) -> Garbage:
         linked=linked,
         busy=busy,
         drafts=drafts,
+        draft_bytes=0 if replica_of(home) is not None else sum(map(bytes_under, drafts)),
         n_kept=n_kept,
         n_older=len(earlier & kept),
         uses=None

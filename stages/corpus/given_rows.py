@@ -1,12 +1,14 @@
 """The rows that a source gives, checked once: a plug-in's may be other ones than `SplitRows` says."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from permafrost.stages.corpus.columns import TaskColumns
-from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.rows import Negatives, SplitRows
 from permafrost.stages.corpus.values import checked_texts
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -24,18 +26,29 @@ def checked_splits(found: object, task: TaskColumns, who: str) -> list[SplitRows
         InputError: it is something else, columns are missing or differ in length, a text is missing, blank or
             not text, or a label is missing.
     """
-    splits = list(found) if isinstance(found, list | tuple) else []
-    wrong = next((one for one in splits or [found] if not isinstance(one, SplitRows)), None)
-    if wrong is not None or not splits:
-        gave = f"{type(wrong).__name__} where a split belongs" if splits else type(found).__name__
-        raise InputError(
-            f"{who} gave {gave}; return a list of SplitRows (permafrost.stages.corpus.rows), one per split"
-        )
+    wanted = "return a list of SplitRows (permafrost.stages.corpus.rows), one per split"
+    if not isinstance(found, list | tuple):
+        raise InputError(f"{who} gave {type(found).__name__}; {wanted}")
+    given = cast("Sequence[object]", found)
+    if not given:
+        raise InputError(f"{who} gave no split; {wanted}")
+    splits = [one for one in given if isinstance(one, SplitRows)]
+    if len(splits) < len(given):
+        wrong = next(one for one in given if not isinstance(one, SplitRows))
+        raise InputError(f"{who} gave {type(wrong).__name__} where a split belongs; {wanted}")
+    names = [split.split for split in splits]
+    for name in names:
+        if not isinstance(name, str) or names.count(name) > 1:
+            what = "is given twice" if isinstance(name, str) else "is no text"
+            raise InputError(
+                f"{who}: the split {quoted(name)} {what}; name each one, such as 'train'"
+            )
     return [_checked(split, task, who) for split in splits]
 
 
 def _checked(split: SplitRows, task: TaskColumns, who: str) -> SplitRows:
     of = f"{who}, split {quoted(split.split)}"
+    class_names = _class_names(split.class_names, of)
     text = _texts(split, "text", split.text, of)
     pair, label = split.text_pair, split.label
     if pair is not None:
@@ -54,11 +67,30 @@ def _checked(split: SplitRows, task: TaskColumns, who: str) -> SplitRows:
     elif task.label_columns:
         raise _lacks("label", task, of)
     negatives = split.negatives
+    if negatives is not None and not isinstance(negatives, Negatives):
+        raise InputError(
+            f"{of}: negatives is {type(negatives).__name__}, expected Negatives "
+            "(permafrost.stages.corpus.rows) or None"
+        )
     if negatives is not None and len(negatives.rows):
         texts = _column(negatives.texts, "negatives", of)
         texts = checked_texts(texts, negatives.column, f"{split.where} ({of})", negatives.rows)
         negatives = replace(negatives, texts=texts)
-    return replace(split, text=text, text_pair=pair, label=label, negatives=negatives)
+    return replace(
+        split, text=text, text_pair=pair, label=label, class_names=class_names, negatives=negatives
+    )
+
+
+def _class_names(given: object, of: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = cast("Sequence[object]", given) if isinstance(given, list | tuple) else None
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"{of}: class_names is {quoted(given)}; give the name of each class as text, in the order of the "
+            "labels 0, 1, ..., or None where labels are the names"
+        )
+    return tuple(map(str, names))
 
 
 def _texts(split: SplitRows, name: str, given: object, of: str) -> pa.ChunkedArray:

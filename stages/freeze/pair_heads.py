@@ -72,7 +72,8 @@ def similarities(
     """What a head gives for pairs of latents; a loss would broadcast other shapes against the labels.
 
     Raises:
-        InputError: it is not one number per pair, as a plug-in's may be.
+        InputError: it is not one number per pair, as a plug-in's may be, or has no gradient where gradients
+            are computed.
     """
     found: object = head(a, b)
     if not isinstance(found, Tensor) or found.shape != (len(a),):
@@ -80,6 +81,11 @@ def similarities(
         raise InputError(
             f"{type(head).__name__} gave {gave} for {len(a)} pairs; return one similarity per pair, a tensor "
             f"[{len(a)}]"
+        )
+    if torch.is_grad_enabled() and not found.requires_grad:
+        raise InputError(
+            f"{type(head).__name__} gave similarities without a gradient, so nothing could be learnt; "
+            "compute them in torch, without detach() and no_grad()"
         )
     return found
 

@@ -104,6 +104,16 @@ class _Run:
             pending = pending[at[pending] < len(self)]
         return rows
 
+    def segments_with(self, words: NDArray[np.uint64]) -> set[int]:
+        """The numbers of all segments that any of the digests `[n, 4]` is in."""
+        low = np.searchsorted(self.head, words[:, 0])
+        high = np.searchsorted(self.head, words[:, 0], "right")
+        of = np.repeat(np.arange(len(words)), high - low)
+        first = np.cumsum(high - low) - (high - low)
+        rows = np.arange(len(of)) - first[of] + low[of]
+        same = (self.tail[rows] == words[of, 1:]).all(1)
+        return set(np.unique(self.segment[rows[same]]).tolist())
+
 
 @dataclass(frozen=True)
 class Places:
@@ -167,6 +177,14 @@ class Places:
         for at in range(0, n, _AT_A_TIME) if self.runs else ():
             self._find(digests[at : at + _AT_A_TIME], among, at, out)
         return out
+
+    def segments_of(self, digests: Sequence[str]) -> list[int]:
+        """The numbers of all segments that hold any of these texts, ascending."""
+        found = set[int]()
+        for at in range(0, len(digests), _AT_A_TIME):
+            words, usable = _words(pa.array(digests[at : at + _AT_A_TIME], pa.large_string()))
+            found.update(*(run.segments_with(words[usable]) for run in self.runs))
+        return sorted(found)
 
     def _find(
         self, digests: Sequence[str], among: Sequence[int] | None, first: int, out: Locations

@@ -312,10 +312,12 @@ class FeatureStore:
         there = self.committed_in(np.unique(found.segment[found.segment >= 0]).tolist())
         lacking = [number for number, committed in there.items() if not wanted <= committed]
         if lacking:
-            every = self.committed_in(places.segments)
-            having = [number for number, committed in every.items() if wanted <= committed]
             at = np.flatnonzero(np.isin(found.segment, lacking))
-            found.replace(at, places.find([digests[i] for i in at.tolist()], having))
+            texts = [digests[i] for i in at.tolist()]
+            others = self.committed_in(places.segments_of(texts))
+            having = [number for number, committed in others.items() if wanted <= committed]
+            if having:
+                found.replace(at, places.find(texts, having))
         return found
 
     def added(self, segment: Segment) -> None:

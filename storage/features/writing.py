@@ -55,7 +55,7 @@ from permafrost.storage.features.segments import (
 from permafrost.storage.features.shard import unlike
 from permafrost.storage.features.store import ALWAYS, DERIVED, FeatureStore
 from permafrost.storage.lease import UNTIL_FREE, Lease
-from permafrost.storage.locked_files import unlocking
+from permafrost.storage.locked_files import lock, unlocking
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.replica import public_name, replica_of
 
@@ -83,7 +83,7 @@ def writing(store: FeatureStore) -> Generator["StoreWriter"]:
             raise
     with unlocking(fd):
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd)
         except BlockingIOError as error:
             raise _busy(store, path) from error
         _require_in_place(fd, path, store)

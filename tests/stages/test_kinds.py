@@ -226,6 +226,10 @@ _BUILD = "    def build(self, d_in, generator): ...\n"
             "import my_helpers",
             r"ModuleNotFoundError in line 1: .*; put the folder .* on PYTHONPATH .*, or install its pack",
         ),
+        (
+            "from . import my_helpers",
+            r"ImportError in line 1: .*; put the folder .* on PYTHONPATH .*, nor by a leading dot",
+        ),
         ("from json import nothing", "ImportError in line 1: .*; mend the file"),
     ],
 )

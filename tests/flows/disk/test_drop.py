@@ -61,13 +61,13 @@ def test_drop_never_takes_what_a_run_that_is_going_on_may_read(read: Cli, dead: 
     assert "refused without --used, with which it would drop 1 array(s)" in read(*of_latest)
     assert "refused" not in read(*of_latest, "--used")
     begun(read.home, "now", stores=[store.store_id])
-    expected = "refused while the run is going on, and then would drop 1 array(s)"
+    expected = "refused while the run is going on. It would drop 1 array(s)"
     would = " ".join(read(*asked, "--used").split())
     assert expected in would
     assert "the running run now@1 may read pooled/hidden_mean/1" in would
     (reader,) = read.json(*asked)["read_by"]
     assert not reader["is_known"]
-    expected = "and then without --used if a run reads them; with it would drop 1 array(s)"
+    expected = "going on; after it, --used is needed if a run reads them. It would drop 1 array(s)"
     assert expected in " ".join(read(*asked).split())
     said = read("drop", "--arrays", "pooled/*", "--used", code=1)
     assert "now@1 is going on and may read pooled/hidden_mean/1" in said

@@ -205,6 +205,20 @@ def test_a_store_that_another_process_writes_is_not_promised(
     assert name in cli.json("gc")["removed"]
 
 
+def test_what_a_killed_process_left_is_no_part_of_what_is_left(
+    aged: Aged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = aged.home / "features" / ".draft-dead-1"
+    draft.mkdir()
+    (draft / "shard").write_bytes(bytes(10 * SIZE))
+    quota = f"{sum(file.bytes for file in files_under(aged.home)) - SIZE}B"
+    cli = Cli(aged.home, capsys)
+    dry, done = (cli.json("gc", "--quota", quota, *how) for how in (["--dry-run"], []))
+    assert not draft.exists()
+    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
+    assert (dry["bytes_left"], done["over_quota"]) == (done["bytes_left"], False)
+
+
 def test_a_quota_is_not_met_by_what_could_not_be_removed(
     aged: Aged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_text_of_another_type_of_pyarrow_is_text(tmp_path: Path) -> None:
     assert (
         built(tmp_path, "pa.chunked_array([texts], pa.large_string())", "pa.array(texts)") == narrow
     )
+    assert built(tmp_path, '("snow", "sun"),\n', '["snow", "sun"],\n') == narrow
     assert narrow.examples.schema.field("label").type == pa.float64()
 
 
@@ -90,6 +91,28 @@ TEXT = "pa.chunked_array([texts], pa.large_string())"
             '("train", "dev", "test")]',
             '("train",)][0]',
             r"Weather.rows gave SplitRows; return a list",
+        ),
+        (
+            'return [self._split(name) for name in ("train", "dev", "test")]',
+            "return []",
+            "gave no split",
+        ),
+        ("split=name", 'split="dev"', r"Weather.rows: the split 'dev' is given twice; name each"),
+        ("split=name", "split=3", r"the split 3 is no text"),
+        (
+            '("snow", "sun"),\n',
+            "(1, 2),\n",
+            r"class_names is \(1, 2\); give the name of each class",
+        ),
+        (
+            'class_names=("snow", "sun")',
+            'class_names="snow"',
+            r"class_names is 'snow'; give the name",
+        ),
+        (
+            "text_pair=None",
+            'text_pair=None, negatives="x"',
+            r"negatives is str, expected Negatives",
         ),
         ("Classification", "Similarity", r"text_pair is missing, and .* of kind 'similarity'"),
     ],

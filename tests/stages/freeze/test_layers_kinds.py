@@ -115,6 +115,7 @@ def test_what_a_head_can_do_is_asked_of_it() -> None:
     ("written", "instead", "told"),
     [
         ("(0, 1)", "(0, 1)[:, None]", r"MeanLayer gave shape \[16, 1\] for 16 pairs"),
+        ("(0, 1)", "(0, 1).detach()", r"MeanLayer gave similarities without a gradient"),
         (".abs().mean()", ".abs()", r"AbsoluteLoss.of gave shape \[16\]; return one number"),
         (
             "return MeanLayer(",

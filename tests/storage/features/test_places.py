@@ -97,6 +97,9 @@ def test_the_first_of_equal_digests_is_found_and_nothing_that_is_not_there(
     for name, values in vars(expected).items():
         np.testing.assert_array_equal(getattr(got, name), values, err_msg=name)
     assert (found.find(wanted, []).segment == -1).all()
+    for asked in (wanted, wanted[:3], []):
+        holding = [n for n in NUMBERS if set(asked) & set(tables[n].column("digest").to_pylist())]
+        assert found.segments_of(asked) == holding
 
 
 def test_rows_without_a_usable_digest_are_passed_over() -> None:

@@ -26,7 +26,7 @@ from permafrost.storage.features import transfer as transfer_module
 from permafrost.storage.features.parts import TransferPlan, part_of
 from permafrost.storage.features.projections import read_projection, write_projection
 from permafrost.storage.features.receipts import read_receipt, receipt_path
-from permafrost.storage.features.store import FeatureStore, all_stores, store_folder
+from permafrost.storage.features.store import ALWAYS, FeatureStore, all_stores, store_folder
 from permafrost.storage.features.transfer import plan_transfer, transfer
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
@@ -208,6 +208,26 @@ def test_a_text_of_two_segments_is_read_from_the_one_that_has_the_array(tmp_path
     three = new_store(tmp_path / "three")
     three.add(["d", "shared"], [9, 7], ["hidden/2"], seed=3)
     assert copy(three, tmp_path / "one").n_cells == 0
+
+
+def test_a_reader_and_an_extraction_agree_on_which_segment_of_a_text_counts(
+    tmp_path: Path,
+) -> None:
+    """The first segment has the array and has lost its span."""
+    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
+    one.add(["shared", "a"], [7, 5], ["hidden/1"], seed=1)
+    two.add(["shared"], [7], ["hidden/1", "hidden/2"], seed=2)
+    copy(two, tmp_path / "one")
+    receipt_path(one.store.root, 0, "span").unlink()
+    store = there(tmp_path / "one")
+    digests = [text_digest("shared")]
+    wanted = (*ALWAYS, "hidden/1")
+    where = store.locate(digests, wanted).segment.tolist()
+    assert where == [1]
+    assert store.missing_cells(where, wanted) == {}
+    reader = open_reader(store, "hidden/1", digests, budget_bytes=1 << 30, precision="stored")
+    rows = next(reader.in_order(1))[1]
+    assert np.array_equal(rows[0], two.expected("hidden/1", "shared", span=True))
 
 
 def test_projections_come_with_their_attention_rows(tmp_path: Path) -> None:
