@@ -1,6 +1,5 @@
-"""`gc` by age and quota, beside runs that begin: what goes, in which order, and what never goes."""
+"""`gc` by age, beside runs that begin and writers: what goes and what never goes."""
 
-import datetime
 import json
 import os
 import shutil
@@ -15,12 +14,11 @@ import permafrost
 from permafrost.flows import recording, running
 from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.cli import removal
-from permafrost.flows.disk import garbage
 from permafrost.flows.disk.garbage import collect
 from permafrost.flows.disk.limits import Limits, parse_limits
 from permafrost.flows.preview import Preview
 from permafrost.flows.records.pins import pin, pinned
-from permafrost.flows.records.runs import RunRecord, read_run, run_path, write_run
+from permafrost.flows.records.runs import read_run, run_path
 from permafrost.flows.running import checked, reused, run_serially
 from permafrost.storage.adapted_stores import RECORD, STORE, AdaptedStore
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
@@ -36,77 +34,9 @@ from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import pass_gate, removing
 from tests.documents import snippet
+from tests.flows.disk.aged_home import Aged, written
 from tests.flows.run_records import begun, finished
 from tests.flows.test_cli import Cli
-from tests.storage.small_store import filled_store
-
-NOW = datetime.datetime(2026, 12, 1, tzinfo=datetime.UTC).timestamp()
-"""Eight days after the runs of `run_records`."""
-DAY = 24 * 3600.0
-SIZE = 200_000
-
-
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "now", lambda: NOW)
-
-
-def publish(home: Path, name: str, days: float, inputs: tuple[str, ...] = ()) -> ArtifactRef:
-    """An artifact whose files were written so many days ago."""
-    spec = ArtifactSpec(stage="fit", config={"name": name}, inputs=inputs)
-    artifacts = ArtifactStore(home)
-    with artifacts.publishing(spec, {}) as draft:
-        (draft.folder / "numbers.bin").write_bytes(os.urandom(SIZE))
-    written(artifacts.folder(spec.ref), days)
-    return spec.ref
-
-
-def written(folder: Path, days: float) -> None:
-    for path in folder.rglob("*"):
-        os.utime(path, (NOW - days * DAY, NOW - days * DAY))
-
-
-class Aged:
-    """A home of artifacts that were last used at different times."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.latest = publish(home, "latest", 1000)
-        write_run(
-            home, RunRecord(experiment="x", finished="", artifacts=(str(self.latest),), stores=())
-        )
-        self.months = publish(home, "months", 100)
-        self.source = publish(home, "source", 90)
-        self.derived = publish(home, "derived", 20, inputs=(str(self.source),))
-        self.store = filled_store(home, 3).store
-        written(self.store.root, 15)
-        self.ran = publish(home, "ran", 500)
-        finished(home, "mine", [str(self.ran)])
-        self.future = publish(home, "future", -400)
-        self.in_order: list[ArtifactRef | FeatureStore] = [
-            self.months,
-            self.derived,
-            self.source,
-            self.store,
-            self.ran,
-            self.future,
-        ]
-        """As they go."""
-
-    def going(self, limits: Limits) -> list[str]:
-        found = collect(self.home, [], limits=limits)
-        return sorted(str(p.relative_to(self.home)) for p in found.folders)
-
-    def paths(self, n: int) -> list[str]:
-        return sorted(
-            f"artifacts/{one}" if isinstance(one, ArtifactRef) else f"features/{one.store_id}"
-            for one in self.in_order[:n]
-        )
-
-
-@pytest.fixture
-def aged(tmp_path: Path) -> Aged:
-    return Aged(tmp_path / "aged")
 
 
 @pytest.mark.parametrize(
@@ -117,46 +47,6 @@ def test_gc_by_age_takes_what_no_run_has_used_for_so_long(aged: Aged, age: str, 
     # What a run used eight days ago is not as old as its files; what something was made from is as young as
     # that; and a clock that went back makes nothing old.
     assert aged.going(parse_limits(age, None)) == aged.paths(n)
-
-
-def test_a_quota_takes_what_was_used_longest_ago_and_no_more(aged: Aged) -> None:
-    total = sum(file.bytes for file in files_under(aged.home))
-    every = collect(aged.home, [], limits=Limits(quota_bytes=0))
-    assert every.uses is not None
-    names = [
-        str(o) if isinstance(o, ArtifactRef) else f"features/{o.store_id}" for o in aged.in_order
-    ]
-    left = total
-    assert aged.going(Limits(quota_bytes=total)) == []
-    for n, name in enumerate(names, start=1):
-        assert aged.going(Limits(quota_bytes=left - 1)) == aged.paths(n)
-        left -= every.uses.bytes_of(name)
-    assert every.bytes_left == left > SIZE, "the latest run's stays whatever the quota"
-    young = collect(aged.home, [], limits=Limits(older_than_s=30 * DAY, quota_bytes=0))
-    assert [str(ref) for ref in young.refs] == [str(aged.months)], "both limits"
-
-
-def test_a_quota_on_the_command_line(aged: Aged, capsys: pytest.CaptureFixture[str]) -> None:
-    cli = Cli(aged.home, capsys)
-    total = sum(file.bytes for file in files_under(aged.home))
-    within = f"{(total - SIZE // 2) / 1000}kB"
-    dry = cli("gc", "--dry-run", "--quota", within)
-    assert f"artifacts/{aged.months}" in dry
-    assert f"artifacts/{aged.derived}" not in dry
-    done = cli.json("gc", "--quota", within)
-    assert set(done["removed"]) == set(aged.paths(1))
-    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
-    assert not done["over_quota"]
-    said = cli("gc", "--quota", "1kB", code=1)
-    assert "more than the quota of 1.0 kB: the rest is of latest, pinned or" in said
-    assert ArtifactStore(aged.home).refs() == [aged.latest]
-    for wrong in (
-        ("--quota", "lots"),
-        ("--quota", "5"),
-        ("--older-than", "30"),
-        ("--older-than", "x"),
-    ):
-        assert wrong[0] in cli("gc", *wrong, code=2)
 
 
 def test_a_store_that_is_a_link_stays_and_its_bytes_count(
@@ -203,40 +93,6 @@ def test_a_store_that_another_process_writes_is_not_promised(
         total = sum(file.bytes for file in files_under(aged.home))
         assert cli.json("gc", "--quota", f"{total}B")["stayed"] == {}, "no need"
     assert name in cli.json("gc")["removed"]
-
-
-def test_what_a_killed_process_left_is_no_part_of_what_is_left(
-    aged: Aged, capsys: pytest.CaptureFixture[str]
-) -> None:
-    draft = aged.home / "features" / ".draft-dead-1"
-    draft.mkdir()
-    (draft / "shard").write_bytes(bytes(10 * SIZE))
-    quota = f"{sum(file.bytes for file in files_under(aged.home)) - SIZE}B"
-    cli = Cli(aged.home, capsys)
-    dry, done = (cli.json("gc", "--quota", quota, *how) for how in (["--dry-run"], []))
-    assert not draft.exists()
-    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
-    assert (dry["bytes_left"], done["over_quota"]) == (done["bytes_left"], False)
-
-
-def test_a_quota_is_not_met_by_what_could_not_be_removed(
-    aged: Aged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli, name = Cli(aged.home, capsys), f"features/{aged.store.store_id}"
-    kept = [f"--keep={ref}" for ref in (aged.months, aged.derived, aged.ran, aged.future)]
-    total = sum(file.bytes for file in files_under(aged.home))
-    asked = ("gc", "--quota", f"{total - 1}B", *kept)
-    assert cli.json(*asked, "--dry-run")["removed"].keys() == {name}
-    # Who begins to write only after it was listed.
-    monkeypatch.setattr(garbage, "writer_of", lambda store: None)
-    with writing(aged.store):
-        done = json.loads(cli(*asked, "--json", code=1))
-        said = " ".join(cli(*asked, code=1).split())
-    assert done["removed"] == {}
-    assert done["over_quota"]
-    assert done["bytes_left"] == sum(file.bytes for file in files_under(aged.home))
-    assert f"removed 0 (0 B); kept {done['kept']}" in said
-    assert "is named with --keep, is being written, or" in said
 
 
 def test_limits_keep_what_is_pinned_named_or_under_way(aged: Aged) -> None:

@@ -23,18 +23,17 @@ from permafrost.storage.errors import (
     StoreBusyError,
 )
 from permafrost.storage.features import transfer as transfer_module
-from permafrost.storage.features.parts import TransferPlan, part_of
+from permafrost.storage.features.parts import part_of
 from permafrost.storage.features.projections import read_projection, write_projection
 from permafrost.storage.features.receipts import read_receipt, receipt_path
-from permafrost.storage.features.store import ALWAYS, FeatureStore, all_stores, store_folder
-from permafrost.storage.features.transfer import plan_transfer, transfer
+from permafrost.storage.features.store import FeatureStore, store_folder
+from permafrost.storage.features.transfer import plan_transfer
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
-from permafrost.storage.keys import text_digest
 from permafrost.storage.progress import SilentProgress
-from permafrost.storage.readers import open_reader
 from permafrost.storage.replica import attach
 from permafrost.storage.sealed import read_sealed, sealed_bytes
+from tests.storage.copied_stores import assert_reads, copy, there
 from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import ARRAYS, SmallStore, filled_store, flip, new_store, snapshot
 
@@ -54,34 +53,6 @@ def pair(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
         remote(tmp_path, "from") if first == "s3" else tmp_path / "from",
         remote(tmp_path, "to") if second == "s3" else tmp_path / "to",
     )
-
-
-def copy(
-    small: SmallStore,
-    home: Path,
-    patterns: tuple[str, ...] = ("*",),
-    digests: list[str] | None = None,
-) -> TransferPlan:
-    return transfer(part_of(small.store, patterns, digests), home, SilentProgress())
-
-
-def there(home: Path) -> FeatureStore:
-    (store,) = all_stores(home)
-    return store
-
-
-def assert_reads(
-    store: FeatureStore, small: SmallStore, texts: list[str], arrays: tuple[str, ...]
-) -> None:
-    digests = [d for t, d in zip(small.texts, small.digests, strict=True) if t in texts]
-    named = [t for t in small.texts if t in texts]
-    for array in arrays:
-        reader = open_reader(
-            store, array, digests, budget_bytes=1 << 30, precision="stored", tokens="all"
-        )
-        for indices, rows in reader.in_order(5):
-            for i, text in enumerate(indices.tolist()):
-                assert np.array_equal(rows[i], small.expected(array, named[text]))
 
 
 def test_a_store_is_copied_whole_and_reads_the_same(tmp_path: Path) -> None:
@@ -167,67 +138,6 @@ def test_a_part_has_whole_segments_under_numbers_of_its_own(tmp_path: Path) -> N
     assert_reads(store := there(tmp_path / "to"), small, small.texts, ARRAYS)
     assert not verify(store, SilentProgress())
     assert copy(small, tmp_path / "to").n_cells == 0
-
-
-def test_stores_that_grew_apart_come_together(tmp_path: Path) -> None:
-    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
-    one.add(["a", "b", "shared"], [5, 6, 7], seed=1)
-    two.add(["c", "shared", "d"], [8, 7, 9], seed=2)
-    plan = copy(two, tmp_path / "one")
-    assert (plan.n_texts, plan.n_elsewhere) == (3, 1)
-    store = there(tmp_path / "one")
-    assert store.segments() == [0, 1]
-    assert_reads(store, one, ["a", "b", "shared"], ARRAYS)
-    assert_reads(store, two, ["c", "d"], ARRAYS)
-    assert not verify(store, SilentProgress())
-
-
-def test_texts_that_are_all_there_in_other_segments_are_not_copied(tmp_path: Path) -> None:
-    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
-    one.add(["a", "b", "c"], [5, 6, 7])
-    two.add(["a", "c"], [5, 7])
-    plan = copy(two, tmp_path / "one")
-    assert (plan.n_cells, plan.n_present) == (0, 2 + len(ARRAYS))
-    assert there(tmp_path / "one").segments() == [0]
-
-
-def test_a_text_of_two_segments_is_read_from_the_one_that_has_the_array(tmp_path: Path) -> None:
-    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
-    one.add(["a", "shared"], [5, 7], ["hidden/1"], seed=1)
-    two.add(["c", "shared", "d"], [8, 7, 9], ["hidden/2"], seed=2)
-    copy(two, tmp_path / "one")
-    store = there(tmp_path / "one")
-    digests = [text_digest(text) for text in ("a", "shared", "d", "new")]
-    assert store.locate(digests).segment.tolist() == [0, 0, 1, -1]
-    assert store.locate(digests, ["hidden/2"]).segment.tolist() == [0, 1, 1, -1]
-    assert store.locate(digests, ["hidden/1", "hidden/2"]).segment.tolist() == [0, 0, 1, -1]
-    assert_reads(store, one, ["a", "shared"], ("hidden/1",))
-    assert_reads(store, two, ["c", "shared", "d"], ("hidden/2",))
-    part = part_of(store, ("hidden/2",), [text_digest("shared")])
-    assert part.segments == (1,)
-    three = new_store(tmp_path / "three")
-    three.add(["d", "shared"], [9, 7], ["hidden/2"], seed=3)
-    assert copy(three, tmp_path / "one").n_cells == 0
-
-
-def test_a_reader_and_an_extraction_agree_on_which_segment_of_a_text_counts(
-    tmp_path: Path,
-) -> None:
-    """The first segment has the array and has lost its span."""
-    one, two = (new_store(tmp_path / n) for n in ("one", "two"))
-    one.add(["shared", "a"], [7, 5], ["hidden/1"], seed=1)
-    two.add(["shared"], [7], ["hidden/1", "hidden/2"], seed=2)
-    copy(two, tmp_path / "one")
-    receipt_path(one.store.root, 0, "span").unlink()
-    store = there(tmp_path / "one")
-    digests = [text_digest("shared")]
-    wanted = (*ALWAYS, "hidden/1")
-    where = store.locate(digests, wanted).segment.tolist()
-    assert where == [1]
-    assert store.missing_cells(where, wanted) == {}
-    reader = open_reader(store, "hidden/1", digests, budget_bytes=1 << 30, precision="stored")
-    rows = next(reader.in_order(1))[1]
-    assert np.array_equal(rows[0], two.expected("hidden/1", "shared", span=True))
 
 
 def test_projections_come_with_their_attention_rows(tmp_path: Path) -> None:
