@@ -8,11 +8,11 @@ Axes: T tokens of one text.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -24,7 +24,7 @@ from permafrost.stages.report.frame import DASHES, framed, legend_height, line, 
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import INK, KIND_COLOURS, MUTED, Mark
 from permafrost.stages.report.tokens import KINDS, CellWeights, Reading, ReadToken
-from permafrost.stages.report.word_classes import WORD_CLASSES, by_class, relative
+from permafrost.stages.report.word_classes import WORD_CLASSES, by_class, classes_of, relative
 
 N_POSITIONS = 10
 SCHEMA = pa.schema(
@@ -87,13 +87,35 @@ class TaskSummary:
     methods: tuple[MethodSummary, ...]
 
 
+@dataclass(frozen=True)
+class _TokenKinds:
+    """What the tokens of one text are, and their shares of each kind and class."""
+
+    kinds_T: Int64[np.ndarray, " t"]
+    classes_T: Int64[np.ndarray, " t"]
+    shares_of_kinds: Float64[np.ndarray, " n_kinds"]
+    shares_of_classes: Float64[np.ndarray, " n_classes"]
+
+    @classmethod
+    def of(cls, tokens: Sequence[ReadToken]) -> Self:
+        kinds_T = np.array([KINDS.index(token.kind) for token in tokens], dtype=np.int64)
+        classes_T = classes_of(tokens)
+        uniform_T = np.full(len(tokens), 1 / len(tokens))
+        return cls(kinds_T, classes_T, by_kind(uniform_T, kinds_T), by_class(uniform_T, classes_T))
+
+
 def summary_table(weights: Sequence[CellWeights], reading: Reading) -> pa.Table:
     """Numbers of every cell, over the texts for which all cells of its task have weights; columns
     `SCHEMA`."""
-    rows = [
-        _row(cell, [(cell.texts[t].weights, reading[cell.texts[t].digest]) for t in texts])
-        for cell, texts in _shared_texts(weights, reading)
-    ]
+    kinds: dict[str, _TokenKinds] = {}
+    rows: list[dict[str, str | int | float]] = []
+    for cell, texts in _shared_texts(weights, reading):
+        shared = [cell.texts[t] for t in texts]
+        # All cells of a task weigh the same texts: what a token is does not depend on the cell.
+        for text in shared:
+            if text.digest not in kinds:
+                kinds[text.digest] = _TokenKinds.of(reading[text.digest])
+        rows.append(_row(cell, [(text.weights, kinds[text.digest]) for text in shared]))
     return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)
 
 
@@ -148,11 +170,10 @@ def by_position(weights_T: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, " n
 
 
 def by_kind(
-    weights_T: Float64[np.ndarray, " t"], words: Sequence[ReadToken]
+    weights_T: Float64[np.ndarray, " t"], kinds_T: Int64[np.ndarray, " t"]
 ) -> Float64[np.ndarray, " n_kinds"]:
-    """Weight of each kind of token, in the order of `KINDS`."""
-    which = [KINDS.index(word.kind) for word in words]
-    return np.bincount(which, weights=weights_T, minlength=len(KINDS))
+    """Weight of each kind of token, in the order of `KINDS`; the kind of a token is its place there."""
+    return np.bincount(kinds_T, weights=weights_T, minlength=len(KINDS))
 
 
 def _shared_texts(
@@ -169,25 +190,20 @@ def _shared_texts(
 
 
 def _row(
-    cell: CellWeights, texts: Sequence[tuple[Float64[np.ndarray, " _"], tuple[ReadToken, ...]]]
+    cell: CellWeights, texts: Sequence[tuple[Float64[np.ndarray, " _"], _TokenKinds]]
 ) -> dict[str, str | int | float]:
     entropies = np.array([entropy(weights) for weights, _ in texts])
-    kinds = np.mean([by_kind(weights, words) for weights, words in texts], axis=0)
-    uniform = [np.full(len(words), 1 / len(words)) for _, words in texts]
-    tokens = np.mean(
-        [by_kind(u, words) for u, (_, words) in zip(uniform, texts, strict=True)], axis=0
-    )
+    kinds = np.mean([by_kind(weights, text.kinds_T) for weights, text in texts], axis=0)
+    tokens = np.mean([text.shares_of_kinds for _, text in texts], axis=0)
     positions = np.mean([by_position(weights) for weights, _ in texts], axis=0)
-    classes = np.mean([by_class(weights, words) for weights, words in texts], axis=0)
-    of_tokens = np.mean(
-        [by_class(u, words) for u, (_, words) in zip(uniform, texts, strict=True)], axis=0
-    )
+    classes = np.mean([by_class(weights, text.classes_T) for weights, text in texts], axis=0)
+    of_tokens = np.mean([text.shares_of_classes for _, text in texts], axis=0)
     return {
         "method": cell.method,
         "task": cell.task,
         "seed": cell.seed,
         "n_texts": len(texts),
-        "n_tokens": float(np.mean([len(words) for _, words in texts])),
+        "n_tokens": float(np.mean([len(text.kinds_T) for _, text in texts])),
         "entropy": float(entropies.mean()),
         "effective_tokens": float(np.exp(entropies).mean()),
         **{f"weight_{kind}": float(share) for kind, share in zip(KINDS, kinds, strict=True)},

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from permafrost.stages.report.tokens import ReadToken
 
@@ -53,17 +53,25 @@ FUNCTION_WORDS = frozenset(
 """In lower case; clitics are what tokenizers leave of `don't` and `it's` behind the apostrophe."""
 
 
-def by_class(
-    weights_T: Float64[np.ndarray, " t"], tokens: Sequence[ReadToken]
-) -> Float64[np.ndarray, " c"]:
-    """Weight of the tokens of each class of word, in the order of `WORD_CLASSES`; special tokens and
-    punctuation are of none."""
-    shares = np.zeros(len(WORD_CLASSES))
+def classes_of(tokens: Sequence[ReadToken]) -> Int64[np.ndarray, " t"]:
+    """Class of the word of each token, as its place in `WORD_CLASSES`; -1 for special tokens and punctuation,
+    which are of none."""
+    classes_T = np.full(len(tokens), -1, dtype=np.int64)
     for places in _words(tokens):
         word = "".join(tokens[place].text for place in places).lower()
-        name = "function" if word in FUNCTION_WORDS else "content"
-        shares[WORD_CLASSES.index(name)] += weights_T[places].sum()
-    return shares
+        classes_T[places] = WORD_CLASSES.index("function" if word in FUNCTION_WORDS else "content")
+    return classes_T
+
+
+def by_class(
+    weights_T: Float64[np.ndarray, " t"], classes_T: Int64[np.ndarray, " t"]
+) -> Float64[np.ndarray, " c"]:
+    """Weight of the tokens of each class of word, in the order of `WORD_CLASSES`; classes are those of
+    `classes_of`."""
+    of_a_class = classes_T >= 0
+    return np.bincount(
+        classes_T[of_a_class], weights=weights_T[of_a_class], minlength=len(WORD_CLASSES)
+    )
 
 
 def relative(

@@ -11,7 +11,7 @@ from permafrost.stages.report.token_summary import (
     word_classes_table,
 )
 from permafrost.stages.report.tokens import Token, read_tokens, read_weights, readable
-from permafrost.stages.report.word_classes import FUNCTION_WORDS, by_class, relative
+from permafrost.stages.report.word_classes import FUNCTION_WORDS, by_class, classes_of, relative
 
 BERT = [
     "[CLS]",
@@ -34,7 +34,7 @@ FUNCTION = {"the", "that", "were", "it", "s"}
 def test_a_word_of_several_tokens_is_one_word_and_marks_are_of_no_class():
     read = readable([Token(t, t.startswith("[")) for t in BERT], "wordpiece")
     weights = np.arange(1.0, len(BERT) + 1) / 91
-    function, content = by_class(weights, read)
+    function, content = by_class(weights, classes_of(read))
     assert function * 91 == pytest.approx(sum(i + 1 for i, t in enumerate(BERT) if t in FUNCTION))
     # genome, ##s, un, ##able
     assert content * 91 == pytest.approx(3 + 4 + 7 + 8)
@@ -42,7 +42,7 @@ def test_a_word_of_several_tokens_is_one_word_and_marks_are_of_no_class():
 
 def test_a_function_word_that_a_word_begins_with_is_part_of_it():
     read = readable([Token(t) for t in ("ĠThe", "Ġin", "put", "Ġof", "Ġ2", "0")], "bytes")
-    function, content = by_class(np.full(6, 1 / 6), read)
+    function, content = by_class(np.full(6, 1 / 6), classes_of(read))
     assert function * 6 == pytest.approx(2)
     assert content * 6 == pytest.approx(4), "input is no preposition, and numbers are content"
 
