@@ -17,7 +17,6 @@ from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine_choice import Serial, parse_engine
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.experiment_files.plain_document import plain_document
-from permafrost.flows.experiment_files.wrong_fields import wrong_fields
 from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.plan import Plan, make_plan
 from permafrost.flows.running import (
@@ -44,6 +43,7 @@ from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.extraction.recipes.parse import parse_recipe
 from permafrost.stages.extraction.target import ExtractConfig
 from permafrost.stages.plugins import look_anew
+from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import FloatName

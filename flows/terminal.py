@@ -1,13 +1,15 @@
 """Terminal output: user text shown literally, without markup or control codes, and the results as a table."""
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from permafrost.flows.streams import let_go
 from permafrost.stages.report.entries import DASH, TIED
 from permafrost.storage.quoting import visible
 
@@ -24,6 +26,20 @@ class Terminal(Console):
     def render_str(self, text: str, **settings: Any) -> Text:
         """As the parent, with control characters made visible."""
         return super().render_str("\n".join(map(visible, text.split("\n"))), **settings)
+
+    def on_broken_pipe(self) -> None:
+        """What follows is dropped, and the command goes on to an end of its own; the parent's exits."""
+        self.quiet = True
+        let_go(cast(TextIO, self.file))
+
+
+def echo(text: str, end: str = "\n") -> None:
+    """Print text as it is."""
+    try:
+        sys.stdout.write(text + end)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        let_go(sys.stdout)
 
 
 def render(title: str, summary: dict[str, Any]) -> Table:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, emit, existing_home
+from permafrost.flows.terminal import echo
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -65,11 +66,11 @@ def across(
     if json:
         emit(as_json(found, groups, remarks))
         return
-    typer.echo(to_markdown(tables_of(found, groups)), nl=False)
+    echo(to_markdown(tables_of(found, groups)), end="")
     for remark in remarks:
-        typer.echo(f"\n{remark}")
+        echo(f"\n{remark}")
     if output is not None:
-        typer.echo(f"\nwrote {output}")
+        echo(f"\nwrote {output}")
 
 
 def _listed(names: str) -> list[str]:

@@ -28,7 +28,8 @@ from permafrost.flows.cli import (
 from permafrost.flows.cli.wrong_usage import Commands
 from permafrost.flows.quiet import is_foreseen, set_quiet_defaults
 from permafrost.flows.stopping import STOP
-from permafrost.flows.terminal import Terminal
+from permafrost.flows.streams import print_any_character
+from permafrost.flows.terminal import Terminal, echo
 from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.quoting import shortened
 from permafrost.storage.removal import removal_named
@@ -80,7 +81,7 @@ def _print_version(asked: bool) -> None:
         # Imported here: it takes a while, and no command needs it.
         from importlib.metadata import version
 
-        typer.echo(version("permafrost"))
+        echo(version("permafrost"))
         raise typer.Exit
 
 
@@ -106,6 +107,7 @@ def _tells_more(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command that the arguments name."""
+    print_any_character()
     set_quiet_defaults()
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(_tells_more)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from permafrost.flows.cli import STARTED_S
-from permafrost.flows.terminal import Terminal
+from permafrost.flows.terminal import Terminal, echo
 from permafrost.storage import paths
 from permafrost.storage.quoting import visible
 
@@ -100,7 +100,7 @@ def seconds_since_start() -> float:
 
 def emit(value: Any) -> None:
     """Print JSON for other programs."""
-    typer.echo(json.dumps(value, indent=1, default=_refuse))
+    echo(json.dumps(value, indent=1, default=_refuse))
 
 
 def _refuse(value: object) -> object:
@@ -127,7 +127,7 @@ def say_cut(n_truncated: int) -> None:
 
 def say_path(path: object) -> None:
     """Print a path by itself, for people and for scripts."""
-    typer.echo(visible(str(path)))
+    echo(visible(str(path)))
 
 
 def table(title: str, *columns: str) -> Table:
@@ -152,12 +152,12 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     if sum(widths) + len(_GAP) * (len(widths) - 1) > console.width:
         for row in shown:
             named = zip(names, row, strict=True)
-            typer.echo(", ".join(f"{name} {value}" for name, value in named if value))
+            echo(", ".join(f"{name} {value}" for name, value in named if value))
         return
     numbers = [name in _NUMBERS or name.startswith("n ") for name in columns]
     console.print(Text(_aligned(names, widths, numbers), "bold"))
     for row in shown:
-        typer.echo(_aligned(row, widths, numbers))
+        echo(_aligned(row, widths, numbers))
 
 
 _GAP = "  "

@@ -14,6 +14,7 @@ from permafrost.flows.cli.common import (
     existing_home,
     home_folder,
 )
+from permafrost.flows.terminal import echo
 
 SourceArgument = Annotated[
     str,
@@ -58,9 +59,9 @@ def compare(
         case "table":
             console.print(table.as_text(*comparison))
         case "markdown":
-            typer.echo(table.as_markdown(*comparison), nl=False)
+            echo(table.as_markdown(*comparison), end="")
         case "latex":
-            typer.echo(table.as_latex(*comparison), nl=False)
+            echo(table.as_latex(*comparison), end="")
 
 
 def _home_of(source: str, home: str) -> Path:

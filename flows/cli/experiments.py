@@ -24,6 +24,7 @@ from permafrost.flows.cli.common import (
 )
 from permafrost.flows.engine_choice import parse_engine
 from permafrost.flows.imports import kept_imports
+from permafrost.flows.terminal import echo
 from permafrost.storage.errors import HubUnreachableError
 from permafrost.storage.quoting import quoted
 
@@ -198,4 +199,4 @@ def report(
 
 def demo() -> None:
     """Print the demo's experiment, a file to save and to run: permafrost demo > demo.yaml."""
-    typer.echo(resources.files("permafrost").joinpath("demo.yaml").read_text(encoding="utf-8"))
+    echo(resources.files("permafrost").joinpath("demo.yaml").read_text(encoding="utf-8"))

@@ -210,6 +210,7 @@ def _config(
     from permafrost.stages.extraction.files import ALIASES
     from permafrost.stages.extraction.recipes.parse import parse_recipe
     from permafrost.stages.extraction.target import ExtractConfig
+    from permafrost.stages.wrong_fields import wrong_fields
 
     if revision != "main" and (backbone in ALIASES or Path(backbone).is_dir()):
         raise InputError(
@@ -217,25 +218,21 @@ def _config(
             f"{'a package' if backbone in ALIASES else 'a folder'}; leave it out"
         )
     parsed = {"recipe": parse_recipe(recipe), "capture": parse_capture(capture)}
+    fields = {
+        "backbone": {
+            "source": backbone,
+            "revision": revision,
+            "dtype": "float32" if dtype is None else dtype,
+            "max_length": max_length,
+        },
+        **parsed,
+        "store_dtype": next((d for d in (store_dtype, dtype) if d is not None), "float16"),
+        "codec": codec,
+    }
     try:
-        return ExtractConfig.model_validate(
-            {
-                "backbone": {
-                    "source": backbone,
-                    "revision": revision,
-                    "dtype": "float32" if dtype is None else dtype,
-                    "max_length": max_length,
-                },
-                **parsed,
-                "store_dtype": next((d for d in (store_dtype, dtype) if d is not None), "float16"),
-                "codec": codec,
-            }
-        )
+        return ExtractConfig.model_validate(fields)
     except ValidationError as error:
-        lines = [
-            f"{e['loc'][-1]}: {e['msg']} (given: {quoted(e['input'])})" for e in error.errors()
-        ]
-        raise InputError("; ".join(lines)) from error
+        raise InputError(wrong_fields(error, ExtractConfig, fields, "; ")) from error
 
 
 _OF_A_HEAD = (

@@ -24,6 +24,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from permafrost.flows.stopping import STOP
+from permafrost.flows.terminal import Terminal
 from permafrost.storage.quoting import visible
 
 SLOW_S = 2.0
@@ -109,7 +110,7 @@ class Display:
         if self.console.is_terminal:
             self.say(text, style)
         else:
-            Console(stderr=True, soft_wrap=True).print(Text(visible(text), style), highlight=False)
+            Terminal(stderr=True, soft_wrap=True).print(Text(visible(text), style))
 
     def begin(self, n_nodes: int) -> None:
         """Show how many of `n_nodes` have ended."""

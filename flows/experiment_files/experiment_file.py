@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from permafrost.flows.experiment import Experiment
 from permafrost.flows.experiment_files.overrides import overridden, require_no_grid_instead
 from permafrost.flows.experiment_files.plain_document import plain_document
-from permafrost.flows.experiment_files.wrong_fields import (
+from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
+from permafrost.stages.wrong_fields import (
     booleans_for_numbers,
     field_errors,
     wrong_fields,
 )
-from permafrost.flows.experiment_files.yaml_reader import MAX_FILE_BYTES, read_yaml
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 

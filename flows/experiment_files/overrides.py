@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from permafrost.flows.experiment_files.wrong_fields import missing_entry
 from permafrost.flows.experiment_files.yaml_reader import MAX_NESTING, Merging, read_yaml
+from permafrost.stages.wrong_fields import missing_entry
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 

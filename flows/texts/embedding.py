@@ -201,8 +201,8 @@ def embed_config(**fields: str) -> EmbedConfig:
         return EmbedConfig.model_validate(fields)
     except ValidationError as error:
         reasons = [
-            f"{'/'.join(f'--{part}' for part in e['loc']) or '--of'}: {e['msg']} (given: "
-            f"{quoted(e['input'])})"
+            f"{'/'.join(f'--{part}' for part in e['loc']) or '--of'}: "
+            f"{e['msg'].removeprefix('Value error, ')} (given: {quoted(e['input'])})"
             for e in error.errors()
         ]
         raise InputError("; ".join(reasons)) from error

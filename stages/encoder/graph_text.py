@@ -202,7 +202,8 @@ def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:
         return _GRAPHS.validate_python(given)
     except ValidationError as error:
         reasons = [
-            f"{'.'.join(map(str, e['loc'])) or 'graphs'}: {e['msg']} (given: {quoted(e['input'])})"
+            f"{'.'.join(map(str, e['loc'])) or 'graphs'}: {e['msg'].removeprefix('Value error, ')} (given: "
+            f"{quoted(e['input'])})"
             for e in error.errors()
         ]
         raise InputError(f"the graphs: {'; '.join(reasons)}") from error

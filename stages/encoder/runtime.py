@@ -4,8 +4,8 @@ import torch
 from pydantic import ValidationError
 
 from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
 
 Device = str | torch.device | None
 """`auto` or None (the first GPU, else the CPU), a torch device, or its name."""
@@ -19,14 +19,11 @@ def runtime_on(device: Device, batch_tokens: int = BATCH_TOKENS) -> ExtractRunti
     Raises:
         InputError: a value that cannot be used; the message names it.
     """
+    fields = {"device": device_text(device), "batch_tokens": batch_tokens}
     try:
-        return ExtractRuntime(device=device_text(device), batch_tokens=batch_tokens)
+        return ExtractRuntime.model_validate(fields)
     except ValidationError as error:
-        raise InputError(
-            "; ".join(
-                f"{e['loc'][-1]}: {e['msg']} (given: {quoted(e['input'])})" for e in error.errors()
-            )
-        ) from error
+        raise InputError(wrong_fields(error, ExtractRuntime, fields, "; ")) from error
 
 
 def device_text(device: Device) -> str:

@@ -72,7 +72,8 @@ def combinations(
             tried = ", ".join(f"{f}={quoted(v)}" for f, v in zip(fields, values, strict=True))
             where = ".".join(str(part) for part in found["loc"])
             raise InputError(
-                f"the grid's candidate {tried} is not valid at {where}: {found['msg']}"
+                f"the grid's candidate {tried} is not valid at {where}: "
+                f"{found['msg'].removeprefix('Value error, ')}"
             ) from error
         name = ", ".join(f"{f} {_as_text(v)}" for f, v in zip(fields, values, strict=True))
         configs.setdefault(name, candidate)

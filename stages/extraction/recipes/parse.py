@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from permafrost.stages.extraction.recipes.recipe import RECIPES, Recipe
 from permafrost.stages.kinds import NAME_IT
+from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -31,10 +32,7 @@ def parse_recipe(text: str) -> Recipe:
     try:
         recipe = kinds[kind].model_validate(values)
     except ValidationError as error:
-        # The location of an error may go on inside the field.
-        reasons = "; ".join(
-            f"{e['loc'][0] if e['loc'] else kind}: {e['msg']}" for e in error.errors()
-        )
+        reasons = wrong_fields(error, kinds[kind], values, "; ")
         raise InputError(f"cannot read the recipe {quoted(text)}: {reasons}") from error
     return _member(recipe, bracket + number) if bracket else recipe
 

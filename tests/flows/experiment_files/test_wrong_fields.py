@@ -58,6 +58,19 @@ def refused(*overrides: str, **fields: Any) -> str:
         ("evaluations.e={tasks: {t: {kind: local, type: stss}}}",
          "evaluations.e.tasks.t.type is 'stss', which is unknown; the nearest is 'sts'"),
         ("methods.GLOT.optim.lr={a: 1}", "methods.GLOT.optim.lr: "),
+        # The kind may be left out of these.
+        ("report.claims=[{higher: GLOT, lower: [mean]}]",
+         "report.claims.0.says: this field has to be given"),
+        ("report.claims=[{says: x, higher: GLOT, lowr: [mean]}]",
+         "report.claims.0.lower: this field has to be given"),
+        ("report.claims=[{says: x, higher: GLOT, lower: [mean], ovr: x}]",
+         "report.claims.0.ovr: there is no such field; the nearest is 'over'; there are kind, says, higher"),
+        ("probes={p: {methods: {}}}", "probes.p.tasks: this field has to be given"),
+        ("probes={p: {tasks: [t], metods: {}}}",
+         "probes.p.metods: there is no such field; the nearest is 'methods'; there are kind, tasks, "),
+        # Nothing may stand there at all.
+        ("methods.GLOT.loss={temperature: 1}",
+         "methods.GLOT.loss: kind has to be given; there are contrastive, "),
         (
             "runtime.worker_memory_bytes=400000000",
             "runtime.worker_memory_bytes: a worker of Dask needs more than that before it computes anything; "

@@ -1,11 +1,11 @@
-"""Readable messages for pydantic's validation errors, with each field by its path in the file."""
+"""Readable messages for pydantic's validation errors, with each field by its path as it was given."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -94,7 +94,7 @@ def missing_entry(config: type[BaseModel], given: object, path: Sequence[str]) -
     """
     at, value = _Choice(config), given
     for name in path[:-1]:
-        at, value = _inside(at, value, name), _item(value, name)
+        at, value = _entered(at, value, name)
     names = list(map(str, value)) if isinstance(value, Mapping) else []
     entry = _mapping_values(at, value)
     if entry is None or path[-1] in names or not _holds_fields(entry):
@@ -175,8 +175,24 @@ def _place(
         path.append(str(part))
         if i == len(loc) - 1 and not _knows(at, value, part):
             break
-        at, value = _inside(at, value, part), _item(value, part)
+        at, value = _entered(at, value, part)
     return path, at, value
+
+
+def _entered(at: _Choice, value: object, part: str | int) -> tuple[_Choice, object]:
+    """What may stand in a field, an entry or an item of a place, and what does; fields whose kind may be left
+    out have it, as pydantic has."""
+    at, value = _inside(at, value, part), _item(value, part)
+    for check in at.metadata if isinstance(value, Mapping) else ():
+        if isinstance(check, BeforeValidator):
+            try:
+                value = check.func(value)  # type: ignore[call-arg]
+            except (
+                ValueError,
+                TypeError,
+            ):  # what it says of these fields is the error that is told
+                break
+    return at, value
 
 
 def _is_tag(at: _Choice, value: object, part: str | int) -> bool:
@@ -234,6 +250,10 @@ def _unwrapped(
             if isinstance(one, FieldInfo) and isinstance(one.discriminator, str):
                 discriminator = one.discriminator
         metadata = (*metadata, *more)
+    if get_origin(annotation) in (Union, UnionType):
+        members = [m for m in get_args(annotation) if m is not NoneType]
+        if len(members) == 1:
+            return _unwrapped(members[0], metadata, discriminator)
     return _Choice(annotation, metadata, discriminator)
 
 
