@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.encoder.plugin_code import require_same_code
@@ -30,6 +31,7 @@ from permafrost.stages.graphs.given import (
     without_graphs,
 )
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
+from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.views import Place, text_view
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
@@ -116,7 +118,12 @@ class FittedGraphText:
                 )
             require_told_by_triples(self.source)
             link = self.source.get("linking") != "none"
-            given = given_triples(rows, list(graphs), relations, link=link)
+            source = CORPUS_SOURCES.find(self.source["kind"])
+            assert source is not None, "its code was found"
+            assert issubclass(source, GraphSource), "a model of graphs was trained on graphs"
+            given = given_triples(
+                rows, list(graphs), relations, link=link, label_given=source.label_given
+            )
         collector, items = given
         if model.reads_graphs and self.source.get("query_text") == "question":
             items = self._from_questions(rows, graphs, items)

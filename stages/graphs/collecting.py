@@ -39,6 +39,11 @@ class GraphCollector:
         """Number of graphs so far."""
         return len(self._n_nodes)
 
+    @property
+    def n_labels(self) -> int:
+        """Number of distinct labels so far."""
+        return len(self._labels)
+
     def add(
         self,
         labels: Sequence[str],

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
 
+from permafrost.stages.corpus.columns import LABELLED_SPLITS
 from permafrost.stages.corpus.given_texts import require_unicode
+from permafrost.stages.graphs.node_types import OTHER, QUERY_NODE
 from permafrost.stages.graphs.relation_names import trimmed_names
 from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
@@ -67,7 +69,7 @@ def graphs_from_data(
 
     Each `Data` has, besides `edge_index` `[2, n_edges]`:
 
-    - `node_text`: one text per node;
+    - `node_text`: one text per node; only a query node's may be blank;
     - `edge_type` `[n_edges]`: index into `relations`; may be left out if there is one relation;
     - `node_role` `[n_nodes]`, if any: 0 query entity, 1 answer entity, 2 other, 3 query node;
     - `node_relevance` `[n_nodes]`, if any: a number;
@@ -96,9 +98,9 @@ def graphs_from_data(
         The fields of a source: kind, task, nodes, edges and examples.
 
     Raises:
-        InputError: an attribute is missing or does not fit the graph, a relation is no text, blank or named
-            twice, no graph has a node, some `Data` have a case and others have none, or a judgement is of no
-            graph; nothing is written.
+        InputError: an attribute is missing or does not fit the graph, a text is blank, a split is none of
+            train, dev and test, a relation is no text, blank, named twice or not free, no graph has a node,
+            some `Data` have a case and others have none, or a judgement is of no graph; nothing is written.
     """
     relations = _require_names(relations)
     _require_several(data)
@@ -123,7 +125,8 @@ def graphs_from_data(
             )
         texts = _texts(one, where)
         n = len(texts)
-        types = _numbers(one, "node_role", n, 4, where) or [2] * n
+        types = _numbers(one, "node_role", n, 4, where) or [OTHER] * n
+        _require_filled(texts, types, where)
         relevance = _relevance(one, n, where)
         nodes += [
             (graph, i, *row) for i, row in enumerate(zip(texts, types, relevance, strict=True))
@@ -235,13 +238,14 @@ def _judged(data: Sequence[Any], at: int, judged: Judged) -> tuple[Any, ...]:
             "the data, and a grade, a whole number"
         )
     split, query, document, grade = judged
+    _require_split(split, f"judgement {at}")
     sides: list[Any] = []
     for graph in (query, document):
         if not 0 <= graph < len(data):
             raise InputError(
                 f"judgement {at} names graph {graph}, but there are {len(data)}, numbered from 0"
             )
-        sides += [_text(data[graph], "text", _name(graph)), _id(data[graph], graph)]
+        sides += [_filled(data[graph], _name(graph)), _id(data[graph], graph)]
     return (split, *sides, grade)
 
 
@@ -277,6 +281,16 @@ def _texts(data: Data, where: str) -> list[str]:
             f"{where} has {n} nodes and {len(texts)} texts in node_text; give one per node"
         )
     return list(texts)
+
+
+def _require_filled(texts: Sequence[str], types: Sequence[int], where: str) -> None:
+    """Check that no text is blank. A query node starts from a query, and needs none of its own."""
+    for at, (text, kind) in enumerate(zip(texts, types, strict=True)):
+        if not text.strip() and kind != QUERY_NODE:
+            raise InputError(
+                f"{where} has the blank text {quoted(text)} as node_text[{at}]; give the node a text, or "
+                "remove it"
+            )
 
 
 def _ends(data: Data, n_nodes: int, where: str) -> tuple[list[int], list[int]]:
@@ -331,10 +345,29 @@ def _text(data: Data, name: str, where: str) -> str:
     return value
 
 
+def _filled(data: Data, where: str) -> str:
+    """Its text; raises InputError if that is blank."""
+    text = _text(data, "text", where)
+    if not text.strip():
+        raise InputError(
+            f"{where} has the blank text {quoted(text)} as text; fill it, or remove it"
+        )
+    return text
+
+
+def _require_split(split: str, where: str) -> None:
+    if split not in LABELLED_SPLITS:
+        raise InputError(
+            f"{where} is of the split {quoted(split)}, which is not one of {', '.join(LABELLED_SPLITS)}; "
+            "rename it"
+        )
+
+
 def _example(data: Data, graph: int) -> tuple[Any, ...]:
     """Split, text, graph (None without nodes) and class."""
     where = _name(graph)
-    split, text = (_text(data, name, where) for name in ("split", "text"))
+    split, text = _text(data, "split", where), _filled(data, where)
+    _require_split(split, where)
     label = _single(getattr(data, "y", None))
     if not isinstance(label, int) or abs(label) >= 2**63:
         raise InputError(f"{where} has {quoted(label)} as y, expected the number of its class")

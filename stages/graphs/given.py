@@ -1,7 +1,7 @@
 """Graphs that are given for texts, for a trained model that knows their relations: no labels, no splits."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,12 +144,18 @@ def without_graphs(rows: TextRows, relations: Sequence[str]) -> Given:
 
 
 def given_triples(
-    rows: TextRows, graphs: Sequence[Triples | None], relations: Sequence[str], *, link: bool = True
+    rows: TextRows,
+    graphs: Sequence[Triples | None],
+    relations: Sequence[str],
+    *,
+    link: bool = True,
+    label_given: Callable[[str], str] = str,
 ) -> Given:
     """A graph for each text from its triples; None for a text without one.
 
     A triple that comes twice counts once; a graph without triples is one of the query node alone. If `link`,
-    nodes whose labels occur in the text are entities of the query; if not, none is.
+    nodes whose labels occur in the text are entities of the query; if not, none is. Labels are what
+    `label_given` makes of heads and tails, as in `GraphSource`.
 
     Raises:
         InputError: there are not as many graphs as texts, something is no triple of texts, a label is blank,
@@ -181,7 +187,7 @@ def given_triples(
                     f"{len(number)} that the model knows ({', '.join(map(quoted, relations[:10]))}); leave "
                     "the triple out, or train a model with this relation"
                 )
-            ends = [labels.setdefault(label, len(labels)) for label in (head, tail)]
+            ends = [labels.setdefault(label_given(end), len(labels)) for end in (head, tail)]
             edges.append((ends[0], number[relation], ends[1]))
         queries = mentioned(list(labels), text) if link else ()
         items.append(Item(text, collector.add(list(labels), edges, queries=queries)))

@@ -54,9 +54,10 @@ JUDGEMENTS = pa.schema(
 
 INVERSE_MARK = "^"
 """In front of a relation's name: the same edges from target to source."""
+QUERY_RELATIONS = ("query entity", "answer entity")
+"""Names of the relations of a query node's edges."""
+assert len(QUERY_RELATIONS) == N_QUERY_RELATIONS
 _FORMAT = 1
-_QUERY_RELATIONS = ("query entity", "answer entity")
-assert len(_QUERY_RELATIONS) == N_QUERY_RELATIONS
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class GraphCorpus(Corpus):
     @cached_property
     def relation_names(self) -> tuple[str, ...]:
         """The name of every relation of an edge; an inverse has a `^` in front, as in SPARQL."""
-        forward = (*self.relations, *_QUERY_RELATIONS)
+        forward = (*self.relations, *QUERY_RELATIONS)
         return (*forward, *(f"{INVERSE_MARK}{name}" for name in forward))
 
     def case_split(self, name: str) -> pa.Table:

@@ -13,7 +13,6 @@ from permafrost.stages.corpus.table_files import column_names, read_columns
 from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.corpus.values import checked_texts, ids_of, numbers_of
 from permafrost.stages.graphs.collecting import Triple
-from permafrost.stages.graphs.graph_corpus import INVERSE_MARK
 from permafrost.stages.graphs.node_types import (
     ANSWER_ENTITY,
     NODE_TYPES,
@@ -21,6 +20,7 @@ from permafrost.stages.graphs.node_types import (
     QUERY_ENTITY,
     QUERY_NODE,
 )
+from permafrost.stages.graphs.relation_names import require_free
 from permafrost.stages.graphs.text_graphs import LARGEST_RELEVANCE
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -72,7 +72,8 @@ def read_graphs(
 
     Raises:
         InputError: a file or column is missing, a text is blank, a node id comes twice in a graph, an edge
-            leads to no node, a relation or type is unknown, or a relevance is no number.
+            leads to no node, a relation is unknown or not free (`require_free`), a type is unknown, or a
+            relevance is no number.
     """
     graphs, how = _read_nodes(nodes, formats(nodes)), formats(edges)
     where, columns = str(edges), ("graph", "source", "target")
@@ -91,12 +92,7 @@ def read_graphs(
         else []
     )
     rows = list(zip(*(filled_ids(table, n, where) for n in columns), named, strict=True))
-    for row, (graph, source, target, name) in enumerate(rows, start=1):
-        if name.startswith(INVERSE_MARK):
-            raise InputError(
-                f"row {row} of {where} has the relation {quoted(name)}; names that begin with {INVERSE_MARK} "
-                "are those of inverse relations, so give it another"
-            )
+    for row, (graph, source, target, _) in enumerate(rows, start=1):
         _require_ends(graphs, graph, source, target, f"row {row} of {where}", str(nodes))
     own = [graphs[graph].query_id not in (s, t) for graph, s, t, _ in rows]
     known = (
@@ -113,6 +109,7 @@ def read_graphs(
         if not is_own:
             _link(one, source, target)
             continue
+        require_free(relation, f"row {row} of {where} has the relation {quoted(relation)}")
         if relation not in number:
             raise InputError(
                 f"row {row} of {where} has the relation {quoted(relation)}, which is not among the "

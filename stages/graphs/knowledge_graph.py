@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from permafrost.stages.corpus.values import checked_texts
+from permafrost.stages.graphs.lemmas import ENGLISH
 from permafrost.stages.graphs.relation_table import DROPPED, Relations, Wording, numbered_relations
 from permafrost.stages.kinds import Category, Kind
 from permafrost.storage.errors import InputError
@@ -58,6 +59,11 @@ class KnowledgeSource(Kind):
         """How merged relations read in descriptions."""
         return "names"
 
+    @property
+    def labels_language(self) -> str:
+        """Code of the language of its labels, whose lemmas texts are linked by."""
+        return ENGLISH
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What enters the key of a corpus that uses the graph: names of files are replaced by digests.
@@ -98,8 +104,8 @@ def graph_of_triples(
         where: names the source, for messages.
 
     Raises:
-        InputError: there are no triples, a value is missing, blank or not text, a relation is unknown, or
-            nothing is left.
+        InputError: there are no triples, a value is missing, blank or not text, a relation is unknown or not
+            free (`require_free`), or nothing is left.
     """
     head, relation, tail = (
         pc.utf8_trim_whitespace(checked_texts(column, name, where))
@@ -115,12 +121,7 @@ def graph_of_triples(
     heads, tails = np.where(swap, tails, heads), np.where(swap, heads, tails)
     kept = (number != DROPPED) & (heads != tails)
     if not kept.any():
-        dropped = ", ".join(map(quoted, raw[:5]))
-        raise InputError(
-            f"none of the {len(kept):,} triples of {where} is left: their relations ({dropped}) are all "
-            "dropped in the table of merged relations, or they lead from a node to itself; take the "
-            "relations as they are with 'relations: raw', or give another file"
-        )
+        raise _nothing_left(raw, numbers, number == DROPPED, where)
     triples = np.unique(np.stack([heads[kept], tails[kept], number[kept]]), axis=1)
     # Nodes that only dropped triples name are no nodes.
     used, ends_of = np.unique(triples[:2], return_inverse=True)
@@ -131,6 +132,29 @@ def graph_of_triples(
         heads,
         tails,
         triples[2].astype(np.int32),
+    )
+
+
+def _nothing_left(
+    raw: Sequence[str],
+    numbers: NDArray[np.int32],
+    is_dropped: NDArray[np.bool_],
+    where: str,
+) -> InputError:
+    """Says why each triple is dropped: for its relation, or as one from a node to itself."""
+    n, n_dropped = len(is_dropped), int(is_dropped.sum())
+    reasons, advice = list[str](), ["give another file"]
+    if n_dropped:
+        names = [name for name, number in zip(raw, numbers, strict=True) if number == DROPPED]
+        reasons.append(
+            f"{n_dropped:,} with relations that the table of merged relations drops "
+            f"({', '.join(map(quoted, names[:5]))})"
+        )
+        advice.insert(0, "take the relations as they are with 'relations: raw'")
+    if n_dropped < n:
+        reasons.append(f"{n - n_dropped:,} from a node to itself")
+    return InputError(
+        f"none of the {n:,} triples of {where} is left: {', '.join(reasons)}; {', or '.join(advice)}"
     )
 
 

@@ -1,11 +1,21 @@
-"""The words of a text as lemmas: simplemma's English dictionary, and the words that are not linked alone."""
+"""The words of a text as lemmas: simplemma's dictionaries, and the words that are not linked alone.
+
+Where a script writes no spaces between words, what stands between two signs counts as one word.
+"""
 
 import re
 import unicodedata
 from functools import lru_cache
 
-_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+from permafrost.stages.graphs.word_pattern import WORD
+
+ENGLISH = "en"
+_WORD = re.compile(rf"{WORD}(?:['-]{WORD})*")
 _N_CACHED = 1 << 18
+_OTHER_CODES = {"no": "nb", "sh": "hbs"}
+"""Codes of ConceptNet that simplemma's dictionaries have other names for."""
+_CAPITAL_NOUNS = ("de", "lb")
+"""Languages whose dictionaries tell nouns by capitals: German's "Buch" is a noun, "buch" is of "buchen"."""
 
 STOP_WORDS = frozenset(
     _WORD.findall(
@@ -33,24 +43,33 @@ STOP_WORDS = frozenset(
 """Words of grammar and the commonest verbs: as written or as lemmas they name no entity by themselves."""
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, language: str = ENGLISH) -> list[str]:
     """The words of a text in lower case, without punctuation and without a possessive 's."""
-    plain = unicodedata.normalize("NFC", text).replace("’", "'").casefold()
+    plain = unicodedata.normalize("NFC", text).replace("’", "'").replace("_", " ")
+    # Other languages' dictionaries have letters that this folds: German's ß, Greek's final sigma.
+    plain = plain.casefold() if language == ENGLISH else plain.lower()
     return [word.removesuffix("'s") for word in _WORD.findall(plain)]
 
 
 @lru_cache(maxsize=_N_CACHED)
-def lemma(word: str) -> str:
-    """The lemma of a word of `words_of`, in lower case; a word that the dictionary lacks stays as it is.
+def lemma(word: str, language: str = ENGLISH) -> str:
+    """The lemma of a word of `words_of`, in lower case; a word that the dictionary lacks stays as it is, and
+    so does every word of a language without a dictionary.
 
-    Source: simplemma 2.0, rules and dictionary for English.
+    Source: simplemma 2.0, rules and dictionaries.
     """
     # Half a second, and two more for its dictionary: only who links needs it.
     from simplemma import lemmatize
 
-    return lemmatize(word, lang="en").casefold()
+    if language in _CAPITAL_NOUNS:
+        # As most labels are nouns; forms of adjectives ("schöne") may be missed.
+        word = word.capitalize()
+    try:
+        return lemmatize(word, lang=_OTHER_CODES.get(language, language)).casefold()
+    except ValueError:  # what simplemma raises where it has no dictionary
+        return word.casefold()
 
 
-def is_stop_word(word: str) -> bool:
-    """Whether a word, or its lemma, is one of `STOP_WORDS`."""
-    return word in STOP_WORDS or lemma(word) in STOP_WORDS
+def is_stop_word(word: str, language: str = ENGLISH) -> bool:
+    """Whether a word, or its lemma, is one of `STOP_WORDS`; false in other languages than English."""
+    return language == ENGLISH and (word in STOP_WORDS or lemma(word) in STOP_WORDS)

@@ -14,6 +14,7 @@ from permafrost.stages.corpus.columns import LABELLED_SPLITS
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.knowledge_graph import KnowledgeConfig, KnowledgeGraph
+from permafrost.stages.graphs.lemmas import ENGLISH
 from permafrost.stages.graphs.linking import MAX_WORDS, EntityIndex
 from permafrost.stages.graphs.relevance import RelevanceConfig
 from permafrost.stages.graphs.relevances.none import NoRelevance
@@ -54,8 +55,14 @@ class Linking(BaseModel):
     """Words of the longest phrase that is linked."""
 
     def linked_facts(self) -> dict[str, Any]:
-        """The facts of the knowledge graph and of the relevance."""
-        return {"knowledge": self.knowledge.facts(), "node_relevance": self.node_relevance.facts()}
+        """The facts of the knowledge graph and of the relevance, and a language other than English."""
+        language = self.knowledge.labels_language
+        return {
+            "knowledge": self.knowledge.facts(),
+            "node_relevance": self.node_relevance.facts(),
+            # A later fact: keys of before stay as they are.
+            **({} if language == ENGLISH else {"labels_language": language}),
+        }
 
     def linked_graphs(
         self,
@@ -81,7 +88,7 @@ class Linking(BaseModel):
         """
         graph = self.knowledge.read(progress)
         known = graph.relations if relations is None else tuple(relations)
-        index = EntityIndex(graph.labels, self.max_words)
+        index = EntityIndex(graph.labels, self.max_words, self.knowledge.labels_language)
         link = cache(index.link)  # a question comes with each of its choices
         finder = SubgraphFinder(graph, self.max_nodes)
         found: list[Candidates] = []
@@ -141,6 +148,27 @@ class LinkedSource(Linking, GraphSource, ABC):
     def known_ahead(self) -> bool:
         """Unless a model scores the nodes."""
         return not self.runs_a_model
+
+    def cut_graphs(
+        self, wanted: Sequence[Wanted], progress: Progress, device: str
+    ) -> tuple[GraphCollector, KnowledgeGraph, dict[str, int]]:
+        """As `linked_graphs`.
+
+        Raises:
+            InputError: as `linked_graphs`; or no text names a label.
+        """
+        found = self.linked_graphs(wanted, progress, device=device)
+        collector, graph, _ = found
+        if wanted and not collector.n_labels:
+            raise InputError(
+                f"none of the {len(wanted):,} texts (the first: {quoted(wanted[0].text)}) names one of the "
+                f"{len(graph.labels):,} labels of the knowledge graph "
+                f"({', '.join(map(quoted, graph.labels[:3]))}); give both in one language, which "
+                f"'language' of 'knowledge' names ({quoted(self.knowledge.labels_language)} here), and with "
+                f"spaces between words; labels of more than {self.max_words} words (max_words), and of "
+                "words of English grammar alone, are not linked"
+            )
+        return found
 
     @abstractmethod
     def build_showing(self, progress: Progress, device: str = "auto") -> GraphCorpus:

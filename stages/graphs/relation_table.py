@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from permafrost.stages.graphs.relation_names import require_free
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -151,9 +152,11 @@ def numbered_relations(
         places.
 
     Raises:
-        InputError: the table lacks a name.
+        InputError: the table lacks a name; or a raw one is not free (`require_free`).
     """
     if relations == "raw":
+        for name in names:
+            require_free(name, f"{where} has the relation {quoted(name)}")
         vocabulary = tuple(sorted(names))
         number = {name: i for i, name in enumerate(vocabulary)}
         numbers = np.array([number[name] for name in names], np.int32)

@@ -11,6 +11,12 @@ class GraphSource(TaskSource):
 
     has_graphs = True
 
+    @classmethod
+    def label_given(cls, label: str) -> str:
+        """What `build` makes of a node's label: how a label of a triple that a trained model is given is
+        read."""
+        return label
+
     @abstractmethod
     def build(self) -> GraphCorpus:
         """Read or generate texts and graphs, check them and number them.

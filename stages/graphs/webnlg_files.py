@@ -12,6 +12,7 @@ from permafrost.stages.corpus.data_files import files_of_pattern, look_for
 from permafrost.stages.corpus.names import find_column
 from permafrost.stages.corpus.table_files import column_names, file_identity, file_sha256
 from permafrost.stages.corpus.values import list_rows, texts_of
+from permafrost.stages.graphs.relation_names import require_free
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -70,7 +71,7 @@ def read_split(folder: Path, split: str) -> list[Told]:
 
     Raises:
         InputError: a file is missing or broken, or has a row without text or triples, or a triple that is not
-            of the form `subject | relation | object`.
+            of the form `subject | relation | object`, or whose relation is not free (`require_free`).
     """
     files = split_files(folder, split)
     rows = _rows_of_table(files[0]) if files[0].suffix != ".xml" else _rows_of_xml(files)
@@ -94,6 +95,7 @@ def _triple(written: str, where: str) -> RawTriple:
             f"{where} has the triple {quoted(written)}, expected 'subject | relation | object'; repair it"
         )
     head, relation, tail = parts
+    require_free(relation, f"{where} has the relation {quoted(relation)}")
     return head, relation, tail
 
 

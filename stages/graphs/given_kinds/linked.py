@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from permafrost.stages.graphs.assembling import Item
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
+from permafrost.stages.graphs.lemmas import ENGLISH
 from permafrost.stages.graphs.linked import Linking, Wanted
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import Progress
@@ -82,6 +83,13 @@ class LinkedGraphs(Linking, GraphsForTexts):
                     f"{name} is {getattr(self, name)}, and the model was trained with {trained}; set {name}: "
                     f"{trained}"
                 )
+        languages = source.get("labels_language", ENGLISH), self.knowledge.labels_language
+        if languages[0] != languages[1]:
+            raise InputError(
+                f"the knowledge graph's language is {quoted(languages[1])}, and the model was trained on one "
+                f"in {quoted(languages[0])}, by whose lemmas its texts were linked; give a knowledge graph "
+                f"in {quoted(languages[0])}"
+            )
         scored = source.get("node_relevance")
         if scored is not None and self.node_relevance.facts() != scored:
             kinds = self.node_relevance.kind, scored["kind"]

@@ -51,7 +51,7 @@ class ConceptNetGraph(KnowledgeSource):
     path: str
     """One file, .csv or .csv.gz."""
     language: str = Field(default="en", pattern="^[a-z_]+$")
-    """Code as in `/c/en/`."""
+    """Code as in `/c/en/`. Texts are linked by its lemmas, if simplemma has them."""
     terms: Literal["letters", "all"] = "letters"
     """`letters`: only of letters, spaces and hyphens, as QA-GNN takes them; `all`."""
     min_weight: float = Field(default=0.0, allow_inf_nan=False)
@@ -71,6 +71,11 @@ class ConceptNetGraph(KnowledgeSource):
     def words(self) -> Wording:
         """As given."""
         return self.wording
+
+    @property
+    def labels_language(self) -> str:
+        """As given."""
+        return self.language
 
     def facts(self) -> dict[str, Any]:
         """A digest of the file instead of its name, and everything that affects how it is read."""

@@ -24,6 +24,7 @@ from permafrost.stages.graphs.knowledge_graph import (
     KnowledgeSource,
     graph_of_triples,
 )
+from permafrost.stages.graphs.lemmas import ENGLISH
 from permafrost.stages.graphs.relation_table import (
     Relations,
     Wording,
@@ -69,6 +70,8 @@ class TriplesGraph(KnowledgeSource):
     wording: Wording = "names"
     """How a merged relation reads in a description: `names`, as "at location"; `templates`, QA-GNN's wording,
     as "is at location of"."""
+    language: str = Field(default=ENGLISH, pattern="^[a-z]{2,3}$")
+    """Code of the labels' language, as `de`: texts are linked by its lemmas, if simplemma has them."""
 
     @model_validator(mode="after")
     def _templates_are_of_merged_relations(self) -> "TriplesGraph":
@@ -80,10 +83,16 @@ class TriplesGraph(KnowledgeSource):
         """As given."""
         return self.wording
 
+    @property
+    def labels_language(self) -> str:
+        """As given."""
+        return self.language
+
     def facts(self) -> dict[str, Any]:
         """A digest of the file instead of its name, and everything that affects how it is read."""
-        # A later field: keys of before stay as they are.
-        later = {"wording"} if self.wording == "names" else set[str]()
+        # Later fields: keys of before stay as they are.
+        usual = {"wording": "names", "language": ENGLISH}
+        later = {name for name, value in usual.items() if getattr(self, name) == value}
         file = Path(self.path)
         return {
             **self.model_dump(mode="json", exclude={"path"} | later),

@@ -99,7 +99,7 @@ class GraphRetrieval(SearchColumns, LinkedSource):
         """Read queries, documents and judgements, and cut out a subgraph for each text.
 
         Raises:
-            InputError: see kind `retrieval` and `LinkedSource.linked_graphs`; or a judged text is blank, or
+            InputError: see kind `retrieval` and `LinkedSource.cut_graphs`; or a judged text is blank, or
                 no query would be left in train or dev.
         """
         titled, documents_where = read_documents(self)
@@ -117,8 +117,8 @@ class GraphRetrieval(SearchColumns, LinkedSource):
         used = dict.fromkeys(one.query for _, one in judged)
         searched = [key for key, text in documents.items() if text.strip()]
         texts = [*(queries[key].strip() for key in used), *(documents[key] for key in searched)]
-        graphs, knowledge, left_out = self.linked_graphs(
-            [Wanted(text, text) for text in texts], progress, device=device
+        graphs, knowledge, left_out = self.cut_graphs(
+            [Wanted(text, text) for text in texts], progress, device
         )
         items = [Item(text, graph) for graph, text in enumerate(texts)]
         of_query = dict(zip(used, items, strict=False))

@@ -125,14 +125,12 @@ class GraphQuestions(LinkedSource):
         """Read the questions, choose their facts, and cut out a subgraph for each choice.
 
         Raises:
-            InputError: see `read_questions`, `Facts.choose` and `LinkedSource.linked_graphs`; or the ids of
+            InputError: see `read_questions`, `Facts.choose` and `LinkedSource.cut_graphs`; or the ids of
                 the in-house split are not those of training questions, or fewer than `n_train` are there.
         """
         splits = self._splits()
         questions = [question for _, some in splits for question in some]
-        graphs, knowledge, left_out = self.linked_graphs(
-            self._wanted(questions), progress, device=device
-        )
+        graphs, knowledge, left_out = self.cut_graphs(self._wanted(questions), progress, device)
         facts = self.with_facts.choose(
             [Asked(q.text, choice, q.gold) for q in questions for choice in q.choices]
         )

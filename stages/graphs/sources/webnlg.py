@@ -80,6 +80,11 @@ class WebnlgPairs(GraphSource):
             raise ValueError(f"merged is {list(merged)}; name every number once")
         return tuple(sorted(merged))
 
+    @classmethod
+    def label_given(cls, label: str) -> str:
+        """Without underscores, quotation marks and datatypes; see `label_of`."""
+        return label_of(label)
+
     @property
     def task_kind(self) -> TaskKind:
         """Match or mismatch."""

@@ -11,6 +11,7 @@ from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.finetune.module import ModelFacts
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.graphs.given import TextRows
+from permafrost.stages.graphs.node_types import QUERY_ENTITY
 from permafrost.storage.artifacts import ArtifactRef
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
@@ -28,7 +29,8 @@ def fitted(**source: Any) -> FittedGraphText:
     config = config_of(pairs(), {"kind": "qa_gnn"})
     tuned = Finetuned(config, ModelFacts(6, 1, 1, 0, True), 1, 0.0, {}, RELATIONS, RELATIONS)
     ref = ArtifactRef(stage="finetune", key="0" * 64)
-    return FittedGraphText(ref, tuned, NO_TARGET, None, "before", source)
+    settings = {"kind": "graphs", **source}
+    return FittedGraphText(ref, tuned, NO_TARGET, None, "before", settings)
 
 
 def table(path: Path, rows: list[tuple[str, ...]]) -> Path:
@@ -173,6 +175,28 @@ def test_triples_are_linked_as_the_graphs_of_training() -> None:
         )
         n_edges[linking] = len(corpus.graphs.edge_source)
     assert n_edges == {"label_in_text": 4, "none": 2}, "with an edge of the query node, or without"
+
+
+def test_labels_of_triples_are_read_as_those_of_training() -> None:
+    raw = [("Aarhus_Airport", "in", '"Aarhus, Denmark"')]
+    clean = [("Aarhus Airport", "in", "Aarhus, Denmark")]
+    rows = TextRows(["Aarhus Airport serves Aarhus, Denmark."])
+    for kind, given, labels in (
+        ("webnlg_pairs", raw, clean[0][::2]),
+        ("webnlg_pairs", clean, clean[0][::2]),
+        ("graphs", raw, raw[0][::2]),
+    ):
+        corpus, _ = fitted(kind=kind).corpus(rows, [given], SilentProgress())
+        assert tuple(corpus.labels) == labels
+        assert (corpus.graphs.node_type == QUERY_ENTITY).sum() == (
+            2 if labels == clean[0][::2] else 0
+        )
+
+
+def test_a_knowledge_graph_is_of_the_language_of_training(tmp_path: Path) -> None:
+    given = graphs(tmp_path, "linked")
+    with pytest.raises(InputError, match=r"language is 'en', .* trained on one in 'de'"):
+        fitted(**LINKED, labels_language="de").corpus(texts(tmp_path), given, SilentProgress())
 
 
 def test_facts_are_neither_linked_nor_where_query_nodes_start(tmp_path: Path) -> None:

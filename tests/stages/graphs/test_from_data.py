@@ -147,6 +147,15 @@ WRONG: dict[str, tuple[object, str]] = {
         data(y=torch.tensor([0.5])),
         "has 0.5 as y, expected the number of its class",
     ),
+    "a blank node": (
+        data(node_text=["cup", " ", "tea"]),
+        r"graph 1 of the data has the blank text ' ' as node_text\[1\]; give the node a text",
+    ),
+    "a blank text": (data(text=""), "graph 1 of the data has the blank text '' as text"),
+    "another split": (
+        data(split="valid"),
+        "graph 1 of the data is of the split 'valid', which is not one of train, dev, test",
+    ),
     "no split": (data(split=None), "has None as split, expected text"),
     "relations elsewhere": (
         data(edge_type=None, edge_attr=torch.tensor([[0], [1]])),
@@ -163,6 +172,7 @@ NAMES: dict[str, tuple[Any, str]] = {
     "a blank one": (["in", " "], r"relations is \['in', ' '\], expected a list of names"),
     "twice": (["in", "in"], "relations names 'in' twice; name every relation once"),
     "twice but for spaces": (["in", "in "], "names 'in' and 'in ', which are one name without"),
+    "a query node's": (["in", "answer entity"], "relations names 'answer entity'; .* another name"),
     "an inverse one": (["in", " ^in"], r"relations names ' \^in'; names that begin with \^"),
 }
 

@@ -24,7 +24,7 @@ from permafrost.stages.graphs.sources.question_answering import GraphQuestions
 from permafrost.storage.errors import InputError
 from permafrost.storage.progress import SilentProgress
 from tests.real_files import DATA, needs_data
-from tests.stages.graphs.small_knowledge import knowledge
+from tests.stages.graphs.small_knowledge import knowledge, write_triples
 from tests.stages.graphs.small_linked import (
     ADAPTER,
     TRAIN,
@@ -85,8 +85,24 @@ def test_texts_without_entities_have_a_graph_of_the_query_node_alone(tmp_path: P
     corpus = built(questions(tmp_path))
     assert graph_of(corpus, 4) == graph_of(corpus, 5) == {"": QUERY_NODE}
     assert corpus.description(4) == ""
-    with pytest.raises(InputError, match="none of the 4 graphs has a node"):
+    says = (
+        r"none of the 4 texts \(the first: 'Who\? nobody'\) names one of the 8 labels of the knowledge graph "
+        r"\('animal', 'bird', 'dog'\); give both in one language, .* \('en' here\), and with spaces"
+    )
+    with pytest.raises(InputError, match=says):
         questions(tmp_path, TRAIN[2:]).build()
+
+
+def test_texts_are_linked_in_the_language_of_the_knowledge_graph(tmp_path: Path) -> None:
+    (folder := tmp_path / "de").mkdir()
+    path = str(write_triples(folder, [("haus", "IsA", "bau"), ("tasse", "IsA", "ding")]))
+    rows = [("a", "Wo sind die Häuser?", ["Tassen", "weg"], 0)]
+    german = questions(
+        tmp_path, rows, knowledge={"kind": "triples", "path": path, "language": "de"}
+    )
+    assert graph_of(german.build(), 0) == {"": QUERY_NODE, "haus": 0, "tasse": 1}
+    assert german.facts()["labels_language"] == "de"
+    assert "labels_language" not in questions(tmp_path).facts(), "keys of before the field"
 
 
 def test_a_score_that_is_no_number_is_refused(

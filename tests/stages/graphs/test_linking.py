@@ -58,6 +58,37 @@ def test_labels_longer_than_the_longest_phrase_are_not_linked() -> None:
     assert len(EntityIndex(LABELS)) == 5
 
 
+@pytest.mark.parametrize(
+    ("language", "labels", "text", "linked"),
+    [
+        ("hi", ["पान", "पानी", "पीना"], "मुझे पानी चाहिए", ["पानी"]),
+        ("en", ["पान", "पानी", "पीना"], "मुझे पानी चाहिए", ["पानी"]),
+        ("th", ["น้ำ", "นม"], "น้ำ", ["น้ำ"]),
+        ("fa", ["کتاب"], "کتاب‌ها", ["کتاب"]),
+        (
+            "de",
+            ["haus", "straße", "not"],
+            "Die Häuser der Straßen in Not",
+            ["haus", "straße", "not"],
+        ),
+        ("el", ["άνθρωπος"], "οι ΆΝΘΡΩΠΟΙ, ανθρώπους", ["άνθρωπος"]),
+        ("sh", ["knjiga"], "knjige", ["knjiga"]),
+        ("vi", ["nước"], "Nước", ["nước"]),
+        ("zh", ["杯子"], "杯子在哪里？", []),
+        ("zh", ["杯子"], "杯子，茶", ["杯子"]),
+    ],
+)
+def test_words_are_those_of_the_script_and_lemmas_those_of_the_language(
+    language: str, labels: list[str], text: str, linked: list[str]
+) -> None:
+    index = EntityIndex(labels, language=language)
+    assert [labels[node] for node in index.link(text)] == linked
+
+
+def test_an_emoji_is_no_word_and_what_chooses_its_look_no_mark() -> None:
+    assert words_of("I ❤️ 2️⃣ dogs") == ["i", "2", "dogs"]
+
+
 @pytest.fixture
 def graph(tmp_path: Path) -> KnowledgeGraph:
     return TriplesGraph(path=str(write_triples(tmp_path)), relations="merged").read(

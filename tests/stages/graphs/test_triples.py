@@ -134,6 +134,8 @@ def test_facts_name_the_bytes_not_the_file(tmp_path: Path) -> None:
     facts = TriplesGraph(path=str(path)).facts()
     moved = path.rename(tmp_path / "moved.parquet")
     assert TriplesGraph(path=str(moved)).facts() == facts
+    assert "language" not in facts, "keys of before the field"
+    assert TriplesGraph(path=str(moved), language="de").facts() == {**facts, "language": "de"}
     merged = TriplesGraph(path=str(moved), relations="merged").facts()
     assert ["HasA", "partof", "reversed"] in merged["table"]
     assert facts["table"] is None
@@ -146,8 +148,19 @@ def test_facts_name_the_bytes_not_the_file(tmp_path: Path) -> None:
         ([("a", "r", "b"), (" ", "r", "b")], {}, "row 2 .* blank text"),
         ([(1, "r", "b")], {}, "column 'head' .* holds int64, expected text"),
         ([("a", "Eats", "b")], {"relations": "merged"}, "lacks: 'Eats'"),
-        ([("a", "NotIsA", "b")], {"relations": "merged"}, "none of the 1 triples"),
-        ([("a", "r", "a")], {}, "none of the 1 triples"),
+        (
+            [("a", "NotIsA", "b"), ("a", "NotIsA", "a"), ("a", "IsA", "a")],
+            {"relations": "merged"},
+            "none of the 3 triples .* is left: 2 with relations that the table of merged relations drops "
+            r"\('NotIsA'\), 1 from a node to itself; take the relations as they are",
+        ),
+        (
+            [("a", "r", "a")],
+            {},
+            "none of the 1 triples of .* is left: 1 from a node to itself; give another file",
+        ),
+        ([("a", "^r", "b")], {}, r"has the relation '\^r'; names that begin with \^ are"),
+        ([("a", "query entity", "b")], {}, "has the relation 'query entity'; .* another name"),
         ([("a", "r", "b")], {"head": "from"}, "no column 'from'"),
         ([("a", "r", "b")], {"min_weight": 1}, "no column 'weight'"),
     ],

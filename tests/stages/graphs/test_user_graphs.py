@@ -134,7 +134,7 @@ def test_given_types_and_a_relevance_count(tmp_path: Path) -> None:
 
 def test_a_query_node_of_the_tables_says_what_the_query_is_linked_to(tmp_path: Path) -> None:
     nodes = with_column([*NODES, ("g1", "q", "")], "type", [2, 2, 2, 2, 2, "query node"])
-    edges = [*EDGES, ("g1", "q", 3, "anything")]
+    edges = [*EDGES, ("g1", "q", 3, "query entity"), ("g1", 3, "q", "^query entity")]
     corpus = built({**write(tmp_path, nodes=nodes, edges=edges), "linking": "none"})
     assert nodes_of(corpus, 0) == {"": 3, "cup": 2, "kitchen": 2, "tea": 0}
     assert corpus.relations == ("atLocation", "in"), "its relation is none of the graph's own"
@@ -286,6 +286,11 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {"edges": [*EDGES, ("g1", 2, 3, "^in")]},
         {},
         r"row 4 of .* has the relation '\^in'; names that begin with \^",
+    ),
+    "name of a query node's": (
+        {"edges": [*EDGES, ("g1", 2, 3, "query entity")]},
+        {},
+        r"row 4 of .* has the relation 'query entity'; 'query entity' and 'answer entity' are the",
     ),
     "node twice": (
         {"nodes": [*NODES, ("g2", 2, "shed")]},

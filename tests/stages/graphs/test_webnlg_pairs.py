@@ -252,6 +252,10 @@ def test_the_query_node_is_joined_to_what_the_text_names_or_to_nothing(tmp_path:
         ("Ağrı", "the AĞRI of", False),
         ("  ", "a text", False),
         ("C++", "written in C++ today", True),
+        ("कम", "पानी की कमी है", False),
+        ("कमी", "पानी की कमी है", True),
+        ("کتاب", "کتاب‌ها", False),
+        ("杯子", "杯子在哪里", False),
     ],
 )
 def test_a_text_names_a_label_by_its_whole_words(label: str, text: str, is_there: bool) -> None:
@@ -276,6 +280,10 @@ def test_entities_are_read_as_texts(entity: str, label: str) -> None:
 
 BROKEN: dict[str, tuple[list[Any], str]] = {
     "two parts": ([("A text.", ["a | b"])], r"row 1 of .*train\.jsonl has the triple 'a \| b'"),
+    "a query node's relation": (
+        [("A text.", ["a | query entity | b"])],
+        r"row 1 of .*train\.jsonl has the relation 'query entity'",
+    ),
     "no triples": ([*entries("train"), ("A text.", [])], "row 61 .* has no triples"),
     "no text": ([("  ", ["a | b | c"])], "has the text '  '"),
     "none shared": (
