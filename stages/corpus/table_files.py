@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from permafrost.stages.corpus.csv_labels import Reading, as_text, with_names
+from permafrost.stages.corpus.csv_quotes import require_closed_quotes
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile, arrow_input
 from permafrost.stages.corpus.names import CHOSEN_BY_FIELDS, require_columns
@@ -355,6 +356,8 @@ def _csv(
     path: Path, kind: str, how: TextFormat, texts: Sequence[str], labels: Sequence[str]
 ) -> pa.Table:
     wanted, options = [*texts, *labels], csv_options(kind, how)
+    if kind == "csv":
+        require_closed_quotes(path, how)
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
     with pa.csv.open_csv(arrow_input(path), *options, converting) as head:
