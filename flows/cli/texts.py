@@ -28,8 +28,8 @@ from permafrost.storage.quoting import quoted
 TextsArgument = Annotated[
     str,
     typer.Argument(
-        help="parquet, csv, tsv, jsonl, json or txt file (FILE::COLUMN for a column not called 'text'), or "
-        "hf:dataset/config:split:column.",
+        help="parquet, csv, tsv, jsonl, json or txt file (FILE::COLUMN for a column without a usual name), "
+        "or hf:dataset/config:split:column.",
         show_default=False,
     ),
 ]
