@@ -28,6 +28,7 @@ from permafrost.stages.encoder.tuned_export import (
     write_adapters,
 )
 from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.extraction.device import require_known_device
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, remove_dead_drafts_of
@@ -91,6 +92,7 @@ def export_head(
             digests.
         DiskFullError: there is no room; nothing is left behind.
     """
+    require_known_device(device)
     output = output.resolve()
     _require_free(output)
     if form == "peft":
