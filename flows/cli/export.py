@@ -80,6 +80,7 @@ def export(
                 "form": done.form,
                 "why_not_plain": done.why_not_plain,
                 "difference": done.difference,
+                "merge_difference": done.merge_difference,
                 "width": done.d_out,
                 "bytes": done.n_bytes,
                 "trained_in": done.trained_in,
@@ -91,6 +92,11 @@ def export(
         say += f"; sentence-transformers differs by {done.difference:.1e}"
     if done.why_not_plain is not None:
         say += f"; needs Permafrost, since {done.why_not_plain}"
+    if done.merge_difference is not None:
+        say += (
+            "; adapters are rounded to the backbone's half precision where they are merged, so that vectors "
+            f"differ by {done.merge_difference:.1e} from those that were scored (--form peft keeps them)"
+        )
     if done.trained_in is not None:
         say += f"; trained on weights in {done.trained_in}, so load it with dtype=torch.{done.trained_in}"
     console.print(say, highlight=False, markup=False, soft_wrap=True)

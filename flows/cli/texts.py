@@ -28,8 +28,8 @@ from permafrost.storage.quoting import quoted
 TextsArgument = Annotated[
     str,
     typer.Argument(
-        help="parquet, csv, tsv, jsonl, json or txt file (FILE::COLUMN for a column not called 'text'), or "
-        "hf:dataset/config:split:column.",
+        help="parquet, csv, tsv, jsonl, json or txt file (FILE::COLUMN for a column without a usual name), "
+        "or hf:dataset/config:split:column.",
         show_default=False,
     ),
 ]
@@ -180,9 +180,11 @@ def text_format(delimiter: str | None, encoding: str) -> tuple[str | None, str]:
 
 
 def extract_runtime(device: str, batch_tokens: int, too_long: str, wait: bool):
-    """What the flags say of how to extract; raises InputError for an unknown --too-long."""
+    """What the flags say of how to extract; raises InputError for an unknown --too-long or --device."""
+    from permafrost.stages.extraction.device import require_known_device
     from permafrost.stages.extraction.target import ExtractRuntime
 
+    require_known_device(device)
     if too_long not in ("cut", "refuse"):
         raise InputError(f"--too-long {quoted(too_long)} is unknown; there are cut and refuse")
     return ExtractRuntime(

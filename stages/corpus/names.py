@@ -39,7 +39,12 @@ RATING = ("relevance", "score", "grade", "rating")
 
 
 def find_column(
-    field: str, given: str, usual: Sequence[str], available: Sequence[str], where: str
+    field: str,
+    given: str,
+    usual: Sequence[str],
+    available: Sequence[str],
+    where: str,
+    advice: str = "",
 ) -> str:
     """The column that a field refers to: the one given, or, for the default, one with another usual name.
 
@@ -49,10 +54,12 @@ def find_column(
         usual: its default, then other names, in lower case.
         available: columns of the file.
         where: names the file, for messages.
+        advice: how a column is named, as a sentence without its full stop; by default with the field.
 
     Raises:
         InputError: there is no such column, or there are several.
     """
+    advice = advice or f"Write '{field}: NAME' with the one that is meant"
     matches = [given] if given in available else []
     if not matches and given == usual[0]:
         matches = [name for name in available if name.casefold() in usual]
@@ -61,17 +68,14 @@ def find_column(
     columns = f"its columns are {', '.join(map(quoted, available))}"
     if not matches:
         also = f" (nor {', '.join(usual[1:])})" if given == usual[0] and len(usual) > 1 else ""
-        raise InputError(
-            f"{where} has no column {quoted(given)}{also}; {columns}. Write '{field}: NAME' with the one "
-            "that is meant"
-        )
+        raise InputError(f"{where} has no column {quoted(given)}{also}; {columns}. {advice}")
     if len(matches) == 1:
         raise InputError(
             f"{where} has more than one column {quoted(given)}; {columns}. Rename all but one"
         )
     raise InputError(
         f"{where} has {len(matches)} columns that could be meant by '{field}': "
-        f"{', '.join(map(quoted, matches))}; {columns}. Write '{field}: NAME' with the one that is meant"
+        f"{', '.join(map(quoted, matches))}; {columns}. {advice}"
     )
 
 

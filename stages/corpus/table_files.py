@@ -14,9 +14,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from permafrost.stages.corpus.csv_labels import Reading, as_text, with_names
+from permafrost.stages.corpus.csv_quotes import require_closed_quotes
 from permafrost.stages.corpus.data_files import FORMATS, data_files, extension_of
 from permafrost.stages.corpus.json_files import BLOCK_BYTES, JsonFile, arrow_input
 from permafrost.stages.corpus.names import CHOSEN_BY_FIELDS, require_columns
+from permafrost.stages.corpus.single_column import read_single_column
 from permafrost.stages.corpus.text_format import (
     PACKED,
     USUAL,
@@ -163,7 +165,7 @@ def column_names(path: Path, how: TextFormat = USUAL) -> list[str]:
                 return ["text"]
 
 
-def first_values(path: Path, names: Sequence[str]) -> dict[str, Any]:
+def first_values(path: Path, names: Sequence[str], how: TextFormat = USUAL) -> dict[str, Any]:
     """The values of columns in the first row, of the first file if there are several; in jsonl and json the
     first ones that are not null. Empty without rows, and of plain text.
 
@@ -171,16 +173,16 @@ def first_values(path: Path, names: Sequence[str]) -> dict[str, Any]:
         InputError: the file is missing, empty, unreadable or broken.
     """
     kind, path = file_format(path), data_files(path)[0]
-    with _named(path, USUAL):
+    with _named(path, how):
         match kind:
             case "parquet":
                 with pa.parquet.ParquetFile(path, memory_map=True) as file:
                     return next(_first_rows(file.iter_batches(batch_size=1)), {})
             case "csv" | "tsv":
-                with pa.csv.open_csv(arrow_input(path), *csv_options(kind)) as head:
+                with pa.csv.open_csv(arrow_input(path), *csv_options(kind, how)) as head:
                     return next(_first_rows(head), {})
             case "jsonl" | "json":
-                found = JsonFile(path, kind, USUAL).first_values(names)
+                found = JsonFile(path, kind, how).first_values(names)
                 return {name: value for name, (_, value) in found.items()}
             case _:
                 return {}
@@ -317,6 +319,13 @@ def _is_utf_16(path: Path) -> bool:
         return False
 
 
+def delimiter_advice(path: Path, how: TextFormat) -> str:
+    """What to do about a file of csv or tsv whose header has another delimiter, as the end of a message;
+    empty if it does not."""
+    other = likely_delimiter(path, how.encoding) if how.delimiter is None else None
+    return "" if other is None else f". {name_the_delimiter(other)}"
+
+
 def likely_delimiter(path: Path, encoding: str = UTF_8) -> str | None:
     """What seems to separate the fields of csv or tsv; None if it is what is usual there.
 
@@ -355,18 +364,21 @@ def _csv(
     path: Path, kind: str, how: TextFormat, texts: Sequence[str], labels: Sequence[str]
 ) -> pa.Table:
     wanted, options = [*texts, *labels], csv_options(kind, how)
+    if kind == "csv":
+        require_closed_quotes(path, how)
     as_bytes = {name: pa.large_binary() for name in texts}
     converting = pa.csv.ConvertOptions(column_types=as_bytes)
     with pa.csv.open_csv(arrow_input(path), *options, converting) as head:
         names = head.schema.names
-        other = likely_delimiter(path, how.encoding) if how.delimiter is None else None
-        hint = "" if other is None else f". {name_the_delimiter(other)}"
-        require_columns(names, wanted, str(path), CHOSEN_BY_FIELDS + hint)
-    # Bytes, not strings, so that the later check for UTF-8 can name the row.
-    converting = pa.csv.ConvertOptions(
-        column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
-    )
-    table = pa.csv.read_csv(arrow_input(path), *options, converting)
+        require_columns(names, wanted, str(path), CHOSEN_BY_FIELDS + delimiter_advice(path, how))
+    if len(names) == 1 and names == list(as_bytes):
+        table = read_single_column(path, how, options, names[0])
+    else:
+        # Bytes, not strings, so that the later check for UTF-8 can name the row.
+        converting = pa.csv.ConvertOptions(
+            column_types=as_bytes, include_columns=list(dict.fromkeys(wanted))
+        )
+        table = pa.csv.read_csv(arrow_input(path), *options, converting)
     if kind == "tsv":
         _refuse_quoted(table, texts, path)
     return table

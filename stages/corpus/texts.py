@@ -10,9 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from permafrost.stages.corpus.data_files import FORMATS, extension_of
-from permafrost.stages.corpus.sources.hub import read_split, resolve_commit
-from permafrost.stages.corpus.table_files import format_with, read_columns
-from permafrost.stages.corpus.text_format import UTF_8
+from permafrost.stages.corpus.names import FIRST, TEXT, find_column, require_columns
+from permafrost.stages.corpus.sources.hub import open_split, resolve_commit, select_columns
+from permafrost.stages.corpus.table_files import (
+    column_names,
+    delimiter_advice,
+    file_format,
+    first_values,
+    format_with,
+    read_columns,
+)
+from permafrost.stages.corpus.text_format import UTF_8, TextFormat
 from permafrost.stages.corpus.values import checked_texts, decoded, holds_text
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
@@ -20,7 +28,11 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts
 
 _HUB = "hf:"
-_DEFAULT_COLUMN = "text"
+_OTHERS = "(a second text with --text-pair, ids with --id)"
+_NAMED = {
+    "file": f"Name one as FILE::COLUMN {_OTHERS}",
+    "hub": f"Name one as hf:DATASET:SPLIT:COLUMN {_OTHERS}",
+}
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2}")
 """An id on the hub, with or without a config."""
 
@@ -41,9 +53,9 @@ def read_texts(spec: str) -> Texts:
 
     Args:
         spec: a file of parquet, csv, tsv, jsonl, json or txt (packed with gzip too: `.csv.gz`), with
-            `::COLUMN` for another column than `text`; or `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET
-            is a hub id or a folder. As ids contain a slash too, the dataset is the longest prefix that is a
-            folder or an id on the hub.
+            `::COLUMN` for a column without a usual name (`names.TEXT`); or
+            `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder. As ids contain a
+            slash too, the dataset is the longest prefix that is a folder or an id on the hub.
 
     Raises:
         InputError: the texts cannot be read, or one is missing or blank.
@@ -77,14 +89,15 @@ def read_rows(
             raise InputError(
                 f"{quoted(spec)} is a dataset, which has no delimiter and no encoding; leave them out"
             )
-        table, column, where = _hub_table(spec, others)
+        table, column, where = _hub_table(spec, pair, others)
     else:
         path, separator, column = spec.rpartition("::")
         if not separator:
-            path, column = spec, _DEFAULT_COLUMN
-        if not path or not column:
+            path, column = spec, None
+        if not path or column == "":
             raise InputError(f"{quoted(spec)} is not of the form FILE or FILE::COLUMN")
         how = format_with(Path(path), delimiter, encoding)
+        column = _file_column(Path(path), column, pair, others, how)
         names = [column] if pair is None else [column, pair]
         table = read_columns(Path(path), names, [], ids=[] if ids is None else [ids], how=how)
         where = path
@@ -130,16 +143,45 @@ def table_of(spec: str) -> Path | None:
     return None if FORMATS.get(extension_of(path)) == "txt" else path
 
 
-def _hub_table(spec: str, others: Sequence[str]) -> tuple[pa.Table, str, str]:
+def _file_column(
+    path: Path, given: str | None, pair: str | None, others: Sequence[str], how: TextFormat
+) -> str:
+    wanted = ["text" if given is None else given, *others]
+    # All fields of all rows take long to find.
+    if file_format(path) in ("jsonl", "json") and {*wanted} <= {*first_values(path, wanted, how)}:
+        return wanted[0]
+    advice = _NAMED["file"] + delimiter_advice(path, how)
+    return _column(column_names(path, how), given, pair, others, str(path), advice)
+
+
+def _column(
+    available: Sequence[str],
+    given: str | None,
+    pair: str | None,
+    others: Sequence[str],
+    where: str,
+    advice: str,
+) -> str:
+    """The column of the texts, with any of its usual names unless one is given."""
+    if given is None:
+        usual = TEXT if pair is None else FIRST
+        given = find_column("text", usual[0], usual, available, where, advice)
+    require_columns(available, [given, *others], where, advice)
+    return given
+
+
+def _hub_table(spec: str, pair: str | None, others: Sequence[str]) -> tuple[pa.Table, str, str]:
     """A table with the column of texts and others, the name of that column, and of the source."""
     parts = spec.removeprefix(_HUB).split(":")
     if not 2 <= len(parts) <= 3 or not all(parts):
         raise InputError(f"{quoted(spec)} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
     dataset, split = parts[:2]
-    column = parts[2] if len(parts) == 3 else _DEFAULT_COLUMN
     path, config, revision = _dataset(dataset)
-    table, _ = read_split(path, config, revision, split, [column, *others])
-    return table, column, f"split {quoted(split)} of {path}"
+    loaded, where = open_split(path, config, revision, split), f"split {quoted(split)} of {path}"
+    given = parts[2] if len(parts) == 3 else None
+    column = _column(loaded.column_names, given, pair, others, where, _NAMED["hub"])
+    table, _ = select_columns(loaded, [column, *others], where)
+    return table, column, where
 
 
 def _is_dots(path: str) -> bool:

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +21,14 @@ from permafrost.stages.encoder.plain_form import (
     write_plain,
 )
 from permafrost.stages.encoder.tuned import find_tuned, is_tuned_head
-from permafrost.stages.encoder.tuned_export import merged, require_one_array, write_adapters
+from permafrost.stages.encoder.tuned_export import (
+    merge_difference,
+    merged,
+    require_one_array,
+    write_adapters,
+)
 from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.extraction.device import require_known_device
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, remove_dead_drafts_of
@@ -48,6 +54,8 @@ class Exported:
     """For a plain folder the largest difference from our vectors, see `plain_difference`."""
     d_out: int
     n_bytes: int
+    merge_difference: float | None = None
+    """Of what was trained with a backbone in half precision, in which adapters are merged; see there."""
     trained_in: str | None = None
     """Of adapters, the dtype of the weights that they were trained on: given none, peft takes that of the
     backbone's files."""
@@ -84,6 +92,7 @@ def export_head(
             digests.
         DiskFullError: there is no room; nothing is left behind.
     """
+    require_known_device(device)
     output = output.resolve()
     _require_free(output)
     if form == "peft":
@@ -94,24 +103,18 @@ def export_head(
             )
         return _export_adapters(home, artifact, output, backbone)
     with ExitStack() as opened:
-        fitted = _fitted(home, artifact, backbone, output, opened)
+        tuned = find_tuned(home, artifact, backbone) if is_tuned_head(home, artifact) else None
+        if tuned is None:
+            _require_text_alone(home, artifact)
+            fitted = find_fitted(home, artifact, backbone)
+        else:
+            # Raises what an array that no folder has a place for raises, before anything is written.
+            require_one_array(tuned)
+            fitted = merged(tuned, opened.enter_context(_scratch(output)))
         if use == "classifier":
             require_classifier(fitted)
-        return _export(fitted, output, form, device, use)
-
-
-def _fitted(
-    home: Path, artifact: str, backbone: str | None, output: Path, opened: ExitStack
-) -> FittedHead:
-    """The head, and its backbone as it is after training."""
-    if not is_tuned_head(home, artifact):
-        _require_text_alone(home, artifact)
-        return find_fitted(home, artifact, backbone)
-    tuned = find_tuned(home, artifact, backbone)
-    # Raises what an array that no folder has a place for raises, before anything is written.
-    require_one_array(tuned)
-    scratch = opened.enter_context(_scratch(output))
-    return merged(tuned, scratch)
+        rounding = None if tuned is None else merge_difference(tuned, fitted, device)
+        return replace(_export(fitted, output, form, device, use), merge_difference=rounding)
 
 
 def _export_adapters(home: Path, artifact: str, output: Path, backbone: str | None) -> Exported:

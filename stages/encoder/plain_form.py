@@ -175,31 +175,40 @@ def plain_difference(fitted: FittedHead, folder: Path, device: str, use: Use = "
     a classifier of single texts likewise.
 
     Returns:
-        max |theirs - ours| / (|ours| + RMS of ours) over a few texts, one of them too long; infinite if the
-        widths differ.
+        `largest_difference` over a few texts, one of them too long.
 
     Raises:
         InputError: sentence-transformers is not installed.
     """
-    words = min(fitted.target.max_length, _MOST_PROBE_WORDS) + 1
-    texts = ["Ice.", "A frozen lake, seen from above; and nothing else?", "snow and ice " * words]
+    texts = probe_texts(fitted.target.max_length)
     vectors = fitted.vectors
     if use == "classifier":
         vectors = answers_of(vectors)
-    ours = _without_rounding(fitted.target, vectors, texts, device)
+    ours = without_rounding(fitted.target, vectors, texts, device)
     if use == "classifier" and isinstance(vectors, LinearAnswers):
         # It answers from vectors, which are what its encoder gives.
         ours = logits(vectors.model, ours)
-    theirs = _by_library(folder, texts, device)
+    return largest_difference(_by_library(folder, texts, device), ours)
+
+
+def probe_texts(max_length: int) -> list[str]:
+    """A few texts to compare vectors on, one of them longer than `max_length` tokens."""
+    words = min(max_length, _MOST_PROBE_WORDS) + 1
+    return ["Ice.", "A frozen lake, seen from above; and nothing else?", "snow and ice " * words]
+
+
+def largest_difference(theirs: Vectors, ours: Vectors) -> float:
+    """max |theirs - ours| / (|ours| + RMS of ours); infinite if the widths differ."""
     if theirs.shape != ours.shape:
         return float("inf")
     size = np.abs(ours) + np.sqrt(np.mean(ours.astype(np.float64) ** 2))
     return float(np.max(np.abs(theirs - ours) / size))
 
 
-def _without_rounding(
+def without_rounding(
     target: ExtractTarget, vectors: TextVectors, texts: list[str], device: str
 ) -> Vectors:
+    """Our vectors of texts, of features that are not rounded for a store."""
     identity = target.identity.model_copy(update={"storage_dtype": "float32"})
     exact = replace(target, identity=identity)
     return assemble((exact,), vectors, ExtractRuntime(device=device)).encode(texts)

@@ -3,6 +3,7 @@
 import torch
 from pydantic import ValidationError
 
+from permafrost.stages.extraction.device import require_known_device
 from permafrost.stages.extraction.target import ExtractRuntime
 from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.errors import InputError
@@ -27,5 +28,7 @@ def runtime_on(device: Device, batch_tokens: int = BATCH_TOKENS) -> ExtractRunti
 
 
 def device_text(device: Device) -> str:
-    """The name of a device."""
-    return "auto" if device is None else str(device)
+    """The name of a device. Raises: InputError: it is none that is known."""
+    name = "auto" if device is None else str(device)
+    require_known_device(name)
+    return name

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from permafrost.stages.encoder.load import FittedHead
 from permafrost.stages.encoder.model_card import source_name
-from permafrost.stages.encoder.tuned import FittedTuned
+from permafrost.stages.encoder.plain_form import largest_difference, probe_texts, without_rounding
+from permafrost.stages.encoder.tuned import FittedTuned, TunedEncoder
 from permafrost.stages.encoder.vectors import HeadVectors
+from permafrost.stages.extraction.backbone import load_backbone
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.finetune.adapted_backbone import (
     adapted_files,
@@ -65,6 +67,28 @@ def merged(fitted: FittedTuned, scratch: Path) -> FittedHead:
     )
     vectors = HeadVectors(fitted.tuned.head)
     return FittedHead(fitted.ref, fitted.folder, vectors, (target,), fitted.code)
+
+
+def merge_difference(fitted: FittedTuned, whole: FittedHead, device: str) -> float | None:
+    """How far vectors of merged weights are from those that the head was scored with, whose adapters are
+    float32 beside weights in half precision; see `largest_difference`. None for a backbone in float32.
+
+    Args:
+        fitted: what was trained.
+        whole: `merged` of it.
+        device: where both run.
+
+    Raises:
+        InputError: the backbone cannot be loaded.
+    """
+    base = fitted.base
+    if (dtype := base.identity.compute_dtype) == "float32":
+        return None
+    texts = probe_texts(base.max_length)
+    backbone = load_backbone(base.files, dtype, device)
+    fitted.tuned.tune(backbone)
+    scored = TunedEncoder(backbone, fitted).encode(texts)
+    return largest_difference(without_rounding(whole.target, whole.vectors, texts, device), scored)
 
 
 def write_adapters(fitted: FittedTuned, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,20 @@ if TYPE_CHECKING:
 
 GPU_FILES = ("nvidia[0-9]*", "nvidia-caps", "kfd", "dxg")
 """What lies in /dev where there may be a GPU that torch can use: NVIDIA's, AMD's, Windows's."""
+
+_NAME = re.compile(r"auto|(cpu|cuda)(:(0|[1-9]\d?))?", re.ASCII)
+
+
+def require_known_device(name: str) -> None:
+    """Check that a device has a name that is known, be there one here or not.
+
+    Raises:
+        InputError: it has not.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"the device {quoted(name)} is not supported; use auto, cpu, cuda or cuda:1"
+        )
 
 
 def device_name(name: str) -> str:
@@ -28,21 +43,13 @@ def device_name(name: str) -> str:
         return name
     if name == "auto" and not any(any(Path("/dev").glob(file)) for file in GPU_FILES):
         return "cpu"
+    require_known_device(name)
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(
-            f"there is no device {quoted(name)}; use auto, cpu, cuda or cuda:1"
-        ) from error
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(
-            f"the device {quoted(name)} is not supported; use auto, cpu, cuda or cuda:1"
-        )
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"the device {quoted(name)} was asked for, but torch {torch.__version__} sees "

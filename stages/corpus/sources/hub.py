@@ -132,18 +132,6 @@ def resolve_commit(path: str, revision: str) -> str:
     return commit
 
 
-def read_split(
-    path: str, config: str, revision: str, split: str, columns: Sequence[str]
-) -> tuple[pa.Table, dict[str, tuple[str, ...]]]:
-    """Some columns of one split, and the names of declared classes by column.
-
-    Raises:
-        InputError: see `open_split` and `select_columns`.
-    """
-    loaded = open_split(path, config, revision, split)
-    return select_columns(loaded, columns, f"split {quoted(split)} of {path}")
-
-
 def open_split(path: str, config: str, revision: str, split: str) -> Any:
     """One split, as `datasets` loads it.
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 from pydantic import Field, model_validator
 
+from permafrost.stages.corpus.csv_quotes import require_closed_quotes
 from permafrost.stages.corpus.json_files import arrow_input
 from permafrost.stages.corpus.names import find_column, require_columns
 from permafrost.stages.corpus.table_files import (
@@ -177,6 +178,8 @@ def _read(path: Path, texts: Sequence[str], numbers: Sequence[str]) -> pa.Table:
         column_types=dict.fromkeys(texts, pa.large_binary()), include_columns=[*texts, *numbers]
     )
     try:
+        if kind == "csv":
+            require_closed_quotes(path)
         return pa.csv.read_csv(arrow_input(path), *csv_options(kind), converting)
     except (pa.ArrowException, OSError) as error:
         raise _broken(path, error) from error

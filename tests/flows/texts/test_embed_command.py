@@ -361,6 +361,11 @@ def test_texts_that_are_too_long_are_cut_and_counted_or_refused(
     assert "2 texts are longer than max_length and were cut" in permafrost(*short)
     assert "are longer than max_length" not in permafrost(*arguments)
     assert "there are cut and refuse" in permafrost(*arguments, "--too-long", "split", code=2)
+    # Nothing has to run, on whatever device.
+    for command in (arguments, ("extract", *arguments[1:4], "--capture", "hidden=1@mean")):
+        assert "the device 'tpu' is not supported" in permafrost(
+            *command, "--device", "tpu", code=2
+        )
 
 
 def test_extract_fills_a_store_per_prompt_of_an_ensemble(

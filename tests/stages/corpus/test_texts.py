@@ -118,16 +118,14 @@ def test_the_longest_id_that_exists_is_the_dataset(
 
     seen: list[tuple[str, ...]] = []
 
-    def read_split(
-        path: str, config: str, revision: str, split: str, columns: list[str]
-    ) -> tuple[pa.Table, dict[str, tuple[str, ...]]]:
-        seen.append((path, config, revision, split, *columns))
-        return pa.table({"body": ["a"]}), {}
+    def open_split(path: str, config: str, revision: str, split: str) -> datasets.Dataset:
+        seen.append((path, config, revision, split))
+        return datasets.Dataset.from_dict({"body": ["a"]})
 
     monkeypatch.setattr(module, "resolve_commit", resolve_commit)
-    monkeypatch.setattr(module, "read_split", read_split)
+    monkeypatch.setattr(module, "open_split", open_split)
     assert read_texts(f"hf:{name}:test:body") == ["a"]
-    assert seen == [(*expected, "commit", "test", "body")]
+    assert seen == [(*expected, "commit", "test")]
 
 
 def test_a_dataset_that_exists_nowhere_reports_the_whole_name(
@@ -139,3 +137,65 @@ def test_a_dataset_that_exists_nowhere_reports_the_whole_name(
     monkeypatch.setattr(module, "resolve_commit", resolve_commit)
     with pytest.raises(InputError, match="no owner/name"):
         read_texts("hf:owner/name:test:body")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_blank_line_of_a_single_column_is_a_blank_text(
+    tmp_path: Path, suffix: str, end: str
+) -> None:
+    """It was left out, so that there was one vector less than rows."""
+    path = tmp_path / f"a{suffix}"
+    for text in ("\ntext\na\n\nb\n", "text\na\n\nb"):
+        path.write_bytes(text.replace("\n", end).encode("utf-16"))
+        with pytest.raises(InputError, match=r"row 2 of .* has the blank text"):
+            read_rows(str(path), encoding="utf-16")
+    path.write_bytes("\ufeff\n\ntext\na\nb\n\n\n".replace("\n", end).encode())
+    assert read_texts(str(path)) == ["a", "b"]
+
+
+def test_a_quoted_blank_at_the_end_is_a_row(tmp_path: Path) -> None:
+    (path := tmp_path / "a.csv").write_text('text\n"a\n\nb"\n""\n\n')
+    with pytest.raises(InputError, match=r"row 2 of .* has the blank text"):
+        read_texts(str(path))
+    path.write_text("text\n\n")
+    with pytest.raises(InputError, match="no rows"):
+        read_texts(str(path))
+
+
+def test_a_blank_line_of_several_columns_is_no_row(tmp_path: Path) -> None:
+    (path := tmp_path / "a.csv").write_text("text,n\na,1\n\nb,2\n")
+    assert read_texts(str(path)) == ["a", "b"]
+
+
+def test_the_column_has_any_usual_name_in_files_and_datasets(tmp_path: Path) -> None:
+    rows = {"Sentence": ["a", "b"], "label": [0, 1]}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("Sentence,label\na,0\nb,1\n")
+    (tmp_path / "a.jsonl").write_text('{"label": 0, "Sentence": "a"}\n{"Sentence": "b"}\n')
+    for name in ("a.parquet", "a.csv", "a.jsonl"):
+        assert read_texts(str(tmp_path / name)) == ["a", "b"]
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
+    assert read_texts(f"hf:{tmp_path / 'saved'}:train") == ["a", "b"]
+    (path := tmp_path / "pairs.csv").write_text("premise,hypothesis\na,b\n")
+    pairs = read_rows(str(path), "hypothesis")
+    assert (pairs.texts, pairs.pairs) == (["a"], ["b"])
+    # A column `text` is the one that is meant, whatever else is there.
+    path.write_text("sentence,text\na,b\n")
+    assert read_texts(str(path)) == ["b"]
+
+
+def test_the_message_about_columns_is_of_commands(tmp_path: Path) -> None:
+    (path := tmp_path / "a.jsonl").write_text('{"body": "a"}\n')
+    datasets.Dataset.from_dict({"body": ["a"]}).save_to_disk(tmp_path / "saved")
+    for spec, form in (
+        (str(path), "FILE::COLUMN"),
+        (f"hf:{tmp_path / 'saved'}:train", "hf:DATASET"),
+    ):
+        with pytest.raises(InputError, match=f"'text' .nor .*'body'. Name one as {form}"):
+            read_texts(spec)
+    with pytest.raises(InputError, match=r"no column 'c'.*Name one as FILE.*--text-pair"):
+        read_rows(f"{path}::body", "c")
+    path.write_text('{"sentence": "a", "content": "b"}\n')
+    with pytest.raises(InputError, match=r"2 columns that could be meant.* Name one as FILE"):
+        read_texts(str(path))

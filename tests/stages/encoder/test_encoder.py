@@ -205,6 +205,8 @@ def test_a_size_that_no_batch_can_have_is_refused(bert_home: Home) -> None:
     artifact = bert_home.head(MeanHead(), "hidden/3")
     with pytest.raises(InputError, match=r"batch_tokens: .* \(given: 0\)"):
         load_encoder(bert_home.path, artifact, batch_tokens=0)
+    with pytest.raises(InputError, match="the device 'tpu' is not supported; use auto"):
+        load_encoder(bert_home.path, artifact, device="tpu")
 
 
 def test_no_texts_give_no_rows(bert_home: Home) -> None:

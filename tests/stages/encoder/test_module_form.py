@@ -369,3 +369,8 @@ def test_what_a_person_does_with_a_loaded_folder(exported: Path) -> None:
     model.save_pretrained(str(exported))
     assert {p: p.read_bytes() for p in exported.rglob("*.safetensors")} == before
     np.testing.assert_array_equal(loaded(exported).encode(TEXTS), model.encode(TEXTS))
+
+
+def test_an_unknown_device_is_refused_where_none_is_used(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the device 'tpu' is not supported"):
+        export_head(tmp_path, "fit/ab", tmp_path / "out", "module", device="tpu")

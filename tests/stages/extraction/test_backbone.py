@@ -253,7 +253,8 @@ def test_outputs_switched_on_in_a_config_are_switched_off(copy: Callable[[str], 
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("tpu9", "there is no device 'tpu9'"),
+        ("tpu9", "'tpu9' is not supported"),
+        ("cuda:x", "'cuda:x' is not supported"),
         ("meta", "'meta' is not supported"),
         ("cuda:99", "'cuda:99' was asked for, but torch .* sees [0-9]+ CUDA"),
     ],

@@ -193,7 +193,11 @@ def test_an_empty_folder_and_a_config_that_is_no_json_are_refused(
 
 def test_an_adapter_is_refused(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="merge it into the model"):
+    with pytest.raises(InputError, match=r"holds a PEFT adapter .*merge it into that model"):
+        resolve(folder)
+    # As peft saves it.
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match=r"PEFT .*merge_and_unload\(\)\.save_pretrained\(FOLDER\)"):
         resolve(folder)
 
 
