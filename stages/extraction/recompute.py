@@ -147,9 +147,12 @@ def compute_again(mended: Mended, source: str | None, progress: Progress) -> str
             f"{n_cells} cell(s) computed again ({tokens:,} tokens), {_n_exact(mended)} of them byte for byte "
             f"as before"
         )
-    with writing(store):
+    with writing(store) as writer:
         for block in mended.projections:
-            write_projection(store, block, *output_projection(backbone, block))
+            write_projection(
+                store, block, *output_projection(backbone, block), writer.require_lease
+            )
+        writer.require_lease()
         note_due(store, read_due(store))
     if mended.projections:
         done.append(f"{len(mended.projections)} output projection(s) stored again")

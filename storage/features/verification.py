@@ -263,6 +263,7 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
     for item in damage:
         if item.segment is None:
             if item.array is not None and item.array.startswith(PROJECTION):
+                writer.require_lease()
                 drop_projection(store, int(item.array.removeprefix(PROJECTION)))
             continue
         assert item.array is not None or not has_its_table(store, item.segment), (
@@ -270,10 +271,12 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
         )
         arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
         for array in arrays:
+            writer.require_lease()
             revoke_receipt(store.root, item.segment, array)
             if store.is_array(array):
                 remove(store.shard_path(item.segment, array))
         if item.array is None:
+            writer.require_lease()
             remove(segment_path(store.root, item.segment))
             remove(table_copy(store.root, item.segment))
     store.forget()

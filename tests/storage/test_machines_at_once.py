@@ -11,6 +11,7 @@ import pytest
 from permafrost.storage import lease, uploads
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, StoreBusyError
+from permafrost.storage.features.projections import write_projection
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
@@ -143,6 +144,26 @@ def test_a_writer_that_was_halted_while_it_commits_writes_no_receipt(
         assert len(shards) == 1, "that of the request at which it was halted"
         assert not [line for line in server.log if "/receipts/" in line]
         assert small.store.committed(0).isdisjoint(("hidden/2", "values/1"))
+
+
+@pytest.mark.parametrize("name", ["hidden/2/zarr.json", "features.zarr/zarr.json"])
+def test_a_writer_that_was_halted_while_it_declares_writes_no_more_metadata(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    small = filled(tmp_path)
+    with writing(small.store) as writer:
+        halted = Halted(server, monkeypatch, "PUT", name)
+        server.log.clear()
+        with pytest.raises(StoreBusyError, match="was lost"):
+            writer.declare(("hidden/2", "values/1"))
+        assert halted.happened
+        assert server.log[-1].endswith(name), "that of the request at which it was halted"
+        server.log.clear()
+        with pytest.raises(StoreBusyError, match="was lost"):
+            writer.declare(("hidden/2", "values/1"))
+        with pytest.raises(StoreBusyError, match="was lost"):
+            write_projection(small.store, 1, np.eye(8, dtype=np.float32), None, writer.require_lease)
+    assert not [line for line in server.log if line.endswith("zarr.json")]
 
 
 def test_who_removes_and_was_halted_removes_nothing_more(
