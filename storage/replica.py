@@ -197,7 +197,7 @@ class Replica:
         key = self.key_of(path)
         # Not beside it: a writer removes all drafts from the store that it writes.
         draft = draft_path(self.folder / "fetched")
-        with disk_errors_named(path):
+        with disk_errors_named(path, self.url):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 tag = self.download(path, draft)

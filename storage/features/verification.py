@@ -36,7 +36,7 @@ from permafrost.storage.replica import public_name, replica_of
 
 PROJECTION = "projections/o_proj/"
 LOOKS = 3
-"""At a store on an object store in which damage is found: what another machine writes arrives file by file."""
+"""At what seems damaged on an object store: what another machine writes arrives file by file."""
 _NO_TABLE = "segment {} has receipts but no table"
 
 P = ParamSpec("P")
@@ -98,7 +98,7 @@ def _looked(
     is_chosen: Callable[[int, str], bool],
     progress: Progress,
 ) -> list[Damage]:
-    """Damage of what belongs to the whole store, of the tables of some segments, and of chosen cells there."""
+    """Damage of what belongs to the whole store, of some segments' tables, and of chosen cells there."""
     noted = (*damaged_copies(store), *due_problems(store))
     damage = [Damage(None, None, problem) for problem in noted]
     damage += _verify_lock(store)
