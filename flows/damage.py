@@ -1,8 +1,9 @@
-"""Damage in a home, returned rather than raised."""
+"""Damage in a home, returned rather than raised, and so is what another version has written."""
 
 from pathlib import Path
 
-from permafrost.storage.errors import PermafrostError
+from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
+from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import verify
 from permafrost.storage.progress import Progress
@@ -14,4 +15,15 @@ def store_problems(folder: Path, progress: Progress) -> list[str]:
         store = FeatureStore.open(folder)
     except PermafrostError as error:
         return [str(error)]
-    return [damage.problem for damage in verify(store, progress)]
+    try:
+        return [damage.problem for damage in verify(store, progress)]
+    except InputError as error:
+        return [str(error)]
+
+
+def artifact_problems(artifacts: ArtifactStore, ref: ArtifactRef) -> list[str]:
+    """Problems of an artifact, even if it cannot be read."""
+    try:
+        return artifacts.problems(ref)
+    except InputError as error:
+        return [str(error)]

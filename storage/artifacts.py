@@ -36,7 +36,7 @@ from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, public_name, replica_of
-from permafrost.storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.sealed import read_sealed, require_format, sealed_bytes
 from permafrost.storage.spent import spent_before
 from permafrost.storage.uploads import uploaded
 
@@ -147,13 +147,17 @@ class ArtifactStore:
         Raises:
             NotFoundError: the artifact is not published.
             RemovedError: it was removed meanwhile.
+            InputError: the manifest has another format version.
             CorruptDataError: the manifest is damaged, or has another key.
         """
         path = self.folder(ref) / MANIFEST
         if not is_there(path):
             raise NotFoundError(f"there is no artifact {ref}; see 'permafrost ls'")
         try:
-            manifest = Manifest.model_validate(read_sealed(path)[0])
+            fields, has_checksum = read_sealed(path)
+            if has_checksum:
+                require_format(path, fields, "artifact", ARTIFACT_FORMAT)
+            manifest = Manifest.model_validate(fields)
         except FileNotFoundError as error:
             raise _removed(ref) from error
         except (CorruptDataError, ValidationError) as error:
@@ -187,6 +191,9 @@ class ArtifactStore:
         """What differs between an artifact's files and its manifest; nothing of one that is gone.
 
         On an object store the objects themselves are read, not copies fetched earlier.
+
+        Raises:
+            InputError: the manifest has another format version, by which nothing is known to be damaged.
         """
         if (replica := replica_of(self.root)) is not None:
             replica.renew(self.folder(ref), SilentProgress())

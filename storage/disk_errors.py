@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from permafrost.storage.drafts import DRAFT_PREFIX, draft_path
+from permafrost.storage.entity_tags import mirrored_at
 from permafrost.storage.errors import (
     CorruptDataError,
     DiskFullError,
@@ -27,11 +28,15 @@ _DENIED = {errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
-def disk_errors_named(path: Path) -> Generator[None]:
+def disk_errors_named(path: Path, url: str | None = None) -> Generator[None]:
     """Turn 'no space', 'quota' and 'file too large' into one error that says where and what to do, and
     'is a directory' and the like into one that says what is damaged.
 
     Libraries raise their own errors for a full disk, some of them without an errno.
+
+    Args:
+        path: what is written.
+        url: of the home that it belongs to, if that is on an object store; found out if not given.
 
     Raises:
         DiskFullError: there is no room.
@@ -51,9 +56,12 @@ def disk_errors_named(path: Path) -> Generator[None]:
         text = error.strerror if isinstance(error, OSError) else None
         reason = (text or str(error)).partition("\n")[0]
         free = shutil.disk_usage(existing).free
+        where = "choose another --home"
+        if (home := url or mirrored_at(path)) is not None:
+            where = f"put this machine's copy of {home} elsewhere by the variable PERMAFROST_CACHE"
         raise DiskFullError(
             f"no room to write {path}: {reason} ({free:,} bytes free there); nothing was half-written. Free "
-            f"some space or choose another --home, then run the same command again"
+            f"some space or {where}, then run the same command again"
         ) from error
 
 

@@ -28,15 +28,22 @@ def read_tags(folder: Path) -> tuple[str, dict[str, str]] | None:
         return None
 
 
+def mirrored_at(path: Path) -> str | None:
+    """The URL of the home whose replica a path is, or lies in; None if it is an ordinary one."""
+    for folder in (path.absolute(), *path.absolute().parents):
+        if (known := read_tags(folder)) is not None:
+            return known[0]
+    return None
+
+
 def require_no_replica(path: Path) -> None:
     """For a folder that is to be used as an ordinary one.
 
     Raises:
         InputError: it is, or lies in, the replica of an object store.
     """
-    for folder in (path.absolute(), *path.absolute().parents):
-        if (known := read_tags(folder)) is not None:
-            raise InputError(
-                f"{path} is this machine's copy of {known[0]}, which loses what is written to it alone; give "
-                "the URL in its place"
-            )
+    if (url := mirrored_at(path)) is not None:
+        raise InputError(
+            f"{path} is this machine's copy of {url}, which loses what is written to it alone; give the URL "
+            "in its place"
+        )

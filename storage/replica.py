@@ -24,6 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
+from permafrost.storage import downloads
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, files_here
 from permafrost.storage.entity_tags import read_tags, write_tags
@@ -34,9 +35,6 @@ from permafrost.storage.progress import Progress
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-
-PIECE_BYTES = 16 << 20
-"""Bytes per request of a download; each request has its own time limit."""
 
 PULLS = 3
 """How often an index is pulled of which something was removed after it was listed: what is there then is
@@ -199,7 +197,7 @@ class Replica:
         key = self.key_of(path)
         # Not beside it: a writer removes all drafts from the store that it writes.
         draft = draft_path(self.folder / "fetched")
-        with disk_errors_named(path):
+        with disk_errors_named(path, self.url):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 tag = self.download(path, draft)
@@ -220,16 +218,11 @@ class Replica:
 
         Raises:
             CorruptDataError: the object does not exist.
+            ObjectStoreError: it could not be read, or was replaced again and again meanwhile.
         """
         key = self.key_of(path)
         with self._wire("read", key), target.open("wb") as file:
-            found = obstore.head(self._store, key)
-            size = found["size"]
-            for start in range(0, size, PIECE_BYTES):
-                end = min(start + PIECE_BYTES, size)
-                file.write(obstore.get_range(self._store, key, start=start, end=end))
-                moved(end - start)
-        return found["e_tag"] or ""
+            return downloads.download(self._store, key, file, moved)
 
     def read_range(self, path: Path, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)` of the object of a local path; none of them stays here.

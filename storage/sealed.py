@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from permafrost.storage.durable import VERIFY, json_bytes, read_json
-from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.keys import digest
+from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
 
 CHECKSUM = "checksum"
@@ -17,6 +18,20 @@ def sealed_bytes(fields: Mapping[str, Any]) -> bytes:
     """Readable JSON of `fields` and their checksum."""
     plain = dict(fields)
     return json_bytes({**plain, CHECKSUM: digest(plain)})
+
+
+def require_format(path: Path, fields: Mapping[str, Any], what: str, version: int) -> None:
+    """Check the format version of a file whose checksum is right, before its fields.
+
+    Raises:
+        InputError: it is another one; the file is not damaged.
+    """
+    found = fields.get("format_version", version)
+    if found != version:
+        raise InputError(
+            f"{public_name(path)} has {what} format {quoted(found)}, this program reads {version}; use a "
+            "version of permafrost that reads it"
+        )
 
 
 def read_sealed(path: Path, advice: str | None = None) -> tuple[dict[str, Any], bool]:

@@ -66,7 +66,7 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Read every checksum and receipt; exit code 1 if anything is damaged or differs."""
-    from permafrost.flows.damage import store_problems
+    from permafrost.flows.damage import artifact_problems, store_problems
     from permafrost.flows.engine.progress import Display, NodeProgress
     from permafrost.flows.records.history import histories, history_problems
     from permafrost.flows.records.pins import pin_problems
@@ -97,7 +97,9 @@ def verify(
                     store, recompute, backbone, NodeProgress(display, f"recompute {label}")
                 )
         for ref in refs:
-            problems += [{"where": str(ref), "problem": p} for p in artifacts.problems(ref)]
+            problems += [
+                {"where": str(ref), "problem": p} for p in artifact_problems(artifacts, ref)
+            ]
     for path in run_files(root) if name is None else ():
         where = path.relative_to(root).as_posix()
         problems += [{"where": where, "problem": p} for p in run_problems(root, path)]

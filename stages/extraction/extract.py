@@ -135,7 +135,9 @@ def extract(
                 _compute(writer, target, cells, runtime, computing, progress, done)
                 for k in target.projected_blocks:
                     if not has_projection(store, k):
-                        write_projection(store, k, *output_projection(load(), k))
+                        write_projection(
+                            store, k, *output_projection(load(), k), writer.require_lease
+                        )
             if not turn.is_over:
                 break
             progress.finish()

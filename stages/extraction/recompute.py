@@ -1,5 +1,6 @@
 """Recomputing stored data: a spot check with a stated tolerance, and the cells that a repair dropped."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,24 +144,35 @@ def compute_again(mended: Mended, source: str | None, progress: Progress) -> str
             load=lambda: backbone,
         )
         n_cells = sum(map(len, mended.cells.values()))
-        done.append(
-            f"{n_cells} cell(s) computed again ({tokens:,} tokens), {_n_exact(mended)} of them byte for byte "
-            f"as before"
-        )
-    with writing(store):
+        done.append(f"{n_cells} cell(s) computed again ({tokens:,} tokens){_compared(mended)}")
+    with writing(store) as writer:
         for block in mended.projections:
-            write_projection(store, block, *output_projection(backbone, block))
+            write_projection(
+                store, block, *output_projection(backbone, block), writer.require_lease
+            )
+        writer.require_lease()
         note_due(store, read_due(store))
     if mended.projections:
         done.append(f"{len(mended.projections)} output projection(s) stored again")
     return "; ".join(done)
 
 
-def _n_exact(mended: Mended) -> int:
+def _compared(mended: Mended) -> str:
+    """How many cells have the bytes that they had, as far as that is known."""
+    cells = [(segment, array) for segment, arrays in mended.cells.items() for array in arrays]
+    known = [cell for cell in cells if cell in mended.receipts]
+    said = f", {_n_exact(mended, known)} of them byte for byte as before" if known else ""
+    if n_unknown := len(cells) - len(known):
+        said += f"; {n_unknown} cannot be compared, as no receipt is left of what was there"
+    return said
+
+
+def _n_exact(mended: Mended, cells: Sequence[tuple[int, str]]) -> int:
     store, exact = mended.store, 0
-    for (segment, array), before in mended.receipts.items():
+    for segment, array in cells:
         try:
-            exact += read_receipt(store.root, segment, array).seal == before.seal
+            seal = read_receipt(store.root, segment, array).seal
         except CorruptDataError:
             continue
+        exact += seal == mended.receipts[segment, array].seal
     return exact

@@ -106,7 +106,7 @@ def drop_arrays(
     try:
         _forget_due(store, going)
         # Before the receipts: groups may be behind what is there, never ahead of it.
-        write_groups(store, going)
+        write_groups(store, going, writer.require_lease)
     except DiskFullError as error:
         raise DiskFullError(
             f"nothing was dropped: what is left has to be written down before anything goes, and {error}. "
@@ -122,9 +122,10 @@ def drop_arrays(
         _remove_shards(writer, array)
     for block in stored_projections(store):
         if f"{_ROWS}{block}" in going:
+            writer.require_lease()
             drop_projection(store, block)
     store.forget()
-    write_groups(store)
+    write_groups(store, check=writer.require_lease)
 
 
 def _remove_shards(writer: StoreWriter, array: str) -> None:
@@ -180,7 +181,7 @@ def _delete_objects(
     check()
     # For other tools that look meanwhile; whoever frees a full disk has no room to write them.
     with contextlib.suppress(DiskFullError):
-        write_groups(store, store.declared())
+        write_groups(store, store.declared(), writer.require_lease)
     prefix = replica.key_of(store.root)
     keys = [key for key, _, _ in replica.objects(store.root)]
     receipts = [k for k in keys if k.startswith(f"{prefix}/receipts/")]

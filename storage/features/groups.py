@@ -6,7 +6,7 @@ there, never ahead of it.
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -33,12 +33,17 @@ _AXES = {
 }
 
 
-def write_groups(store: FeatureStore, without: Collection[str] = ()) -> None:
+def write_groups(
+    store: FeatureStore,
+    without: Collection[str] = (),
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Bring the groups up to date with arrays and receipts; call it as the lease holder.
 
     Args:
         store: whose groups.
         without: arrays that are about to be dropped, and are no longer said to be complete.
+        check: called before each group is written; what it raises ends the writing.
     """
     documents = dict(_documents(store))
     complete = {
@@ -49,6 +54,7 @@ def write_groups(store: FeatureStore, without: Collection[str] = ()) -> None:
         content = json_bytes(_group(store, group, documents, complete))
         path = store.zarr_path / group / ZARR_JSON
         if not holds(path, content):
+            check()
             rewrite(path, content)
 
 

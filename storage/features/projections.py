@@ -1,6 +1,6 @@
 """Output projections of a backbone, stored with its features so that aligned aggregations never load it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,23 @@ def has_projection(store: FeatureStore, block: int) -> bool:
 
 
 def write_projection(
-    store: FeatureStore, block: int, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+    store: FeatureStore,
+    block: int,
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Store `weight` `[d_heads, d_model]` and `bias` `[d_model]`, float32, such that `z @ weight + bias` is
-    the attention output. The weight's metadata is written last and marks both as complete."""
+    the attention output. The weight's metadata is written last and marks both as complete.
+
+    `check` is called before anything is written; what it raises ends the writing.
+    """
     weight_path, bias_path = _paths(store, block)
+    check()
     write_projection_groups(store)
     if bias is not None:
-        _write_array(bias_path, block, bias, has_bias=False)
-    _write_array(weight_path, block, weight, has_bias=bias is not None)
+        _write_array(bias_path, block, bias, has_bias=False, check=check)
+    _write_array(weight_path, block, weight, has_bias=bias is not None, check=check)
 
 
 def projection_groups(store: FeatureStore) -> list[Path]:
@@ -93,12 +101,21 @@ def drop_projection(store: FeatureStore, block: int) -> None:
     remove(_chunk_path(bias, (1,)))
 
 
-def _write_array(path: Path, block: int, values: NDArray[np.float32], *, has_bias: bool) -> None:
+def _write_array(
+    path: Path,
+    block: int,
+    values: NDArray[np.float32],
+    *,
+    has_bias: bool,
+    check: Callable[[], None],
+) -> None:
     raw = np.ascontiguousarray(values, dtype="<f4").tobytes()
     crc = crc32c(raw)
+    check()
     write_durably(_chunk_path(path, values.shape), raw + crc.to_bytes(4, "little"))
     metadata = _metadata(values.shape, has_bias)
     metadata["attributes"] |= _seal(values.shape, has_bias, block, crc)
+    check()
     write_json(path / "zarr.json", metadata)
 
 

@@ -78,6 +78,7 @@ def rebuild_record(root: Path) -> StoreRecord:
     an earlier version without checksum and copy, its fields corrected from the arrays.
 
     Raises:
+        InputError: it, or a receipt, has another format version, which is no damage.
         CorruptDataError: none of these works.
     """
     tried: list[str] = []
@@ -96,7 +97,12 @@ def rebuild_record(root: Path) -> StoreRecord:
             if problems and not read_sealed(path)[1]:
                 record = _corrected(root, record)
                 problems = disagreements(FeatureStore(root, record))
-        except (CorruptDataError, InputError) as error:
+        except CorruptDataError as error:
+            tried.append(str(error))
+            continue
+        except InputError as error:
+            if read_sealed(path)[1]:
+                raise
             tried.append(str(error))
             continue
         if not problems:

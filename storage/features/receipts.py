@@ -15,8 +15,9 @@ from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.shard import ShardSeal
 from permafrost.storage.replica import public_name
-from permafrost.storage.sealed import read_sealed, sealed_bytes
+from permafrost.storage.sealed import read_sealed, require_format, sealed_bytes
 
+RECEIPT_FORMAT = 1
 _RECEIPT = ".json"
 INODE_BITS = (1 << 63) - 1
 """Of an inode's number, which is unsigned, what a signed one holds."""
@@ -79,7 +80,7 @@ class Receipt(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: int = 1
+    format_version: int = RECEIPT_FORMAT
     store_id: str
     segment: int
     segment_sha256: str
@@ -119,11 +120,14 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
 
     Raises:
         NotFoundError: there is none, or not any more.
+        InputError: it has another format version.
         CorruptDataError: it is damaged, or belongs to another cell.
     """
     path = receipt_path(root, segment, array)
     try:
         fields, has_checksum = read_sealed(path)
+        if has_checksum:
+            require_format(path, fields, "receipt", RECEIPT_FORMAT)
         receipt = Receipt.model_validate(fields)
     except FileNotFoundError as error:
         raise NotFoundError(

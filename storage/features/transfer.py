@@ -148,7 +148,7 @@ def _copy(writer: StoreWriter, plan: TransferPlan, moved: Moved) -> None:
                     writer.commit(sealed)
                     _release(target, sealed)
     for k in plan.projections:
-        write_projection(target, k, *read_projection(source, k))
+        write_projection(target, k, *read_projection(source, k), writer.require_lease)
 
 
 def _laid_out(writer: StoreWriter, source: FeatureStore, plan: SegmentPlan) -> int:

@@ -30,11 +30,13 @@ from permafrost.storage.features.shard_bytes import ADVICE
 from permafrost.storage.features.store import DERIVED, FeatureStore
 from permafrost.storage.features.writing import StoreWriter, lock_path
 from permafrost.storage.keys import text_digest
-from permafrost.storage.progress import Progress
+from permafrost.storage.progress import Progress, SilentProgress
 from permafrost.storage.ragged import offsets_of
 from permafrost.storage.replica import public_name, replica_of
 
 PROJECTION = "projections/o_proj/"
+LOOKS = 3
+"""At what seems damaged on an object store: what another machine writes arrives file by file."""
 _NO_TABLE = "segment {} has receipts but no table"
 
 P = ParamSpec("P")
@@ -54,7 +56,8 @@ class Damage:
 def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     """Read every table, receipt and shard, and check each against the others.
 
-    Damage is returned, never raised, and so is what cannot be read now, which `still_damaged` tells apart.
+    Damage is returned, never raised, and so is what cannot be read now, which `still_damaged` tells apart. On
+    an object store other machines may write meanwhile: damage there is what is found at each of a few looks.
     """
     if (replica := replica_of(store.root)) is not None:
         replica.renew(store.root, progress)
@@ -62,12 +65,45 @@ def verify(store: FeatureStore, progress: Progress) -> list[Damage]:
     if wrong := disagreements(store):
         # With a wrong record everything intact would look damaged.
         return [Damage(None, None, problem) for problem in wrong]
+    found = _looked(store, store.tables(), lambda segment, array: True, progress)
+    for _ in range(LOOKS - 1):
+        if replica is not None and found:
+            replica.pull(store.root, SilentProgress())
+            found = _held(store, found)
+    return found
+
+
+def _held(store: FeatureStore, found: Sequence[Damage]) -> list[Damage]:
+    """What of the damage that was found is there now, with that behind a table that is right now."""
+    store.forget()
+    before = {_what(item) for item in found}
+    numbers = [n for n in store.tables() if n in {item.segment for item in found}]
+
+    def was_found(segment: int | None, array: str | None) -> bool:
+        return (segment, array, "") in before or (segment, None, "") in before
+
+    again = _looked(store, numbers, was_found, SilentProgress())
+    return [d for d in again if _what(d) in before or was_found(d.segment, d.array)]
+
+
+def _what(item: Damage) -> tuple[int | None, str | None, str]:
+    """What is damaged, however its problem is told."""
+    is_named = item.segment is not None or item.array is not None
+    return item.segment, item.array, "" if is_named else item.problem
+
+
+def _looked(
+    store: FeatureStore,
+    numbers: Sequence[int],
+    is_chosen: Callable[[int, str], bool],
+    progress: Progress,
+) -> list[Damage]:
+    """Damage of what belongs to the whole store, of some segments' tables, and of chosen cells there."""
     noted = (*damaged_copies(store), *due_problems(store))
     damage = [Damage(None, None, problem) for problem in noted]
     damage += _verify_lock(store)
     damage += _verify_metadata(store)
-    numbers = store.tables()
-    cells = [(s, a) for s in numbers for a in sorted(store.committed(s))]
+    cells = [(s, a) for s in numbers for a in sorted(store.committed(s)) if is_chosen(s, a)]
     progress.start("verify", len(cells), "cells")
     try:
         for number in numbers:
@@ -263,6 +299,7 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
     for item in damage:
         if item.segment is None:
             if item.array is not None and item.array.startswith(PROJECTION):
+                writer.require_lease()
                 drop_projection(store, int(item.array.removeprefix(PROJECTION)))
             continue
         assert item.array is not None or not has_its_table(store, item.segment), (
@@ -270,10 +307,12 @@ def discard(writer: StoreWriter, damage: Sequence[Damage]) -> dict[int, tuple[st
         )
         arrays = sorted(store.committed(item.segment)) if item.array is None else [item.array]
         for array in arrays:
+            writer.require_lease()
             revoke_receipt(store.root, item.segment, array)
             if store.is_array(array):
                 remove(store.shard_path(item.segment, array))
         if item.array is None:
+            writer.require_lease()
             remove(segment_path(store.root, item.segment))
             remove(table_copy(store.root, item.segment))
     store.forget()

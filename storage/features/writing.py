@@ -208,7 +208,8 @@ def _drafts(root: Path) -> list[Path]:
     """Whatever is named like a draft, outermost first; `rglob` takes minutes for 10^5 segments."""
     found, folders = list[Path](), [os.fspath(root)]
     while folders:
-        with os.scandir(folders.pop()) as entries:
+        # A store that is not there (yet) has none.
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.name.startswith(DRAFT_PREFIX):
                     found.append(Path(entry.path))
@@ -260,7 +261,11 @@ class StoreWriter:
         """Write the Zarr metadata of `arrays` and of the existing arrays so that it covers every segment.
 
         All arrays of an axis have the same length, or xarray would refuse to open them together.
+
+        Raises:
+            StoreBusyError: another machine may have appended segments that this one does not know of.
         """
+        self.require_lease()
         self._next = n_segments = self.store.n_slots()
         for array in sorted(
             {*ALWAYS, *DERIVED, *arrays, *self.store.arrays(), *self.store.declared()}
@@ -268,8 +273,9 @@ class StoreWriter:
             path = self.store.zarr_path / array / "zarr.json"
             wanted = json_bytes(self.store.array_metadata(array, n_segments))
             if not holds(path, wanted):
+                self.require_lease()
                 rewrite(path, wanted)
-        write_groups(self.store)
+        write_groups(self.store, check=self.require_lease)
         self._declared = True
 
     def _derive(self) -> None:
@@ -430,7 +436,7 @@ class StoreWriter:
             self.require_lease()
             if self._declared:
                 self._derive()
-            write_groups(self.store)
+            write_groups(self.store, check=self.require_lease)
             keep_copies(self.store)
             self.store.remember()
 

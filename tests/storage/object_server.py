@@ -1,7 +1,7 @@
 """A small object store on loopback that speaks as much of S3's protocol as homes need.
 
-Conditional PUTs (If-None-Match, If-Match), ranged GETs, paged listings, uploads in parts, deletes; and
-faults on request.
+Conditional PUTs (If-None-Match, If-Match), ranged and conditional GETs, paged listings, uploads in
+parts, deletes; and faults on request.
 """
 
 import hashlib
@@ -178,6 +178,9 @@ def _handler(state: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 self._error(404, "NoSuchKey")
                 return
             content = state.objects[key]
+            if self.headers.get("If-Match") not in (None, tag_of(content)):
+                self._error(412, "PreconditionFailed")
+                return
             headers = {
                 "ETag": tag_of(content),
                 "Last_Modified": formatdate(state.times[key], usegmt=True),

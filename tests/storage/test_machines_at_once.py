@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from permafrost.storage import lease, uploads
+from permafrost.storage import downloads, lease, uploads
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import CorruptDataError, StoreBusyError
+from permafrost.storage.features import verification
+from permafrost.storage.features.dropping import drop_arrays
+from permafrost.storage.features.projections import write_projection
+from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.features.verification import verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
 from permafrost.storage.progress import SilentProgress
-from permafrost.storage.replica import Replica
+from permafrost.storage.replica import Replica, replica_of
 from tests.storage.machines import filled, keys, machine
 from tests.storage.object_server import Fault, ObjectServer
+from tests.storage.small_store import SmallStore
 
 SPEC = ArtifactSpec(stage="fit", config={"value": 1})
 
@@ -110,6 +115,62 @@ def test_an_artifact_that_two_machines_publish_at_once_is_one_of_theirs(
     assert not [key for key in keys(server) if ".lease" in key]
 
 
+@pytest.mark.parametrize("piece_bytes", [8, 1 << 20], ids=["pieces", "whole"])
+def test_a_file_that_is_replaced_while_it_is_fetched_is_one_of_the_two(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    home = machine(tmp_path, "first")
+    monkeypatch.setattr(downloads, "PIECE_BYTES", piece_bytes)
+    path, asked = home / "runs" / "x.json", list[str]()
+    key = "bucket/lab/runs/x.json"
+    server.store(key, b"the first one, short")
+
+    def replaced(method: str, name: str) -> Fault | None:
+        if name == key:
+            asked.append(method)
+            if len(asked) == 2:
+                server.store(key, b"the second one, which is longer")
+        return None
+
+    server.fault = replaced
+    of_path = replica_of(path)
+    assert of_path is not None
+    of_path.fetch(path)
+    first = path.read_bytes()
+    assert first in (b"the first one, short", b"the second one, which is longer")
+    assert (len(asked) == 1) == (piece_bytes > 100)
+    of_path.pull(home, SilentProgress())
+    assert path.read_bytes() == server.objects[key]
+
+
+def test_what_another_machine_writes_meanwhile_is_no_damage(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = filled(tmp_path)
+    other, real = all_stores(machine(tmp_path, "second"))[0], verification.table_problem
+    name = small.store.shard_path(1, "span").relative_to(small.store.root).as_posix()
+    key = f"bucket/lab/features/{small.store.store_id}/{name}"
+    server.store(key, server.objects[key][:-1] + b"?")
+
+    def meanwhile(store: FeatureStore, number: int) -> str | None:
+        monkeypatch.setattr(verification, "table_problem", real)
+        with writing(other) as writer:
+            drop_arrays(writer, ["hidden/1"])
+        SmallStore(other, small.texts, small.rows).add(["one more text"], [7], seed=5)
+        # Metadata arrives here before the receipts that it tells of.
+        replica = replica_of(store.root)
+        assert replica is not None
+        replica.fetch(store.zarr_path / "zarr.json")
+        return real(store, number)
+
+    monkeypatch.setattr(verification, "table_problem", meanwhile)
+    assert [(d.segment, d.array) for d in verify(small.store, SilentProgress())] == [(1, "span")]
+    assert verification.table_problem is real
+    last = small.store.n_slots() - 1
+    assert "hidden/1" in small.store.committed(last)
+    assert "hidden/1" not in small.store.committed(0)
+
+
 class Halted:
     """A process that is halted for longer than a lease lasts at a chosen request, as a laptop that sleeps."""
 
@@ -143,6 +204,28 @@ def test_a_writer_that_was_halted_while_it_commits_writes_no_receipt(
         assert len(shards) == 1, "that of the request at which it was halted"
         assert not [line for line in server.log if "/receipts/" in line]
         assert small.store.committed(0).isdisjoint(("hidden/2", "values/1"))
+
+
+@pytest.mark.parametrize("name", ["hidden/2/zarr.json", "features.zarr/zarr.json"])
+def test_a_writer_that_was_halted_while_it_declares_writes_no_more_metadata(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    small = filled(tmp_path)
+    with writing(small.store) as writer:
+        halted = Halted(server, monkeypatch, "PUT", name)
+        server.log.clear()
+        with pytest.raises(StoreBusyError, match="was lost"):
+            writer.declare(("hidden/2", "values/1"))
+        assert halted.happened
+        assert server.log[-1].endswith(name), "that of the request at which it was halted"
+        server.log.clear()
+        with pytest.raises(StoreBusyError, match="was lost"):
+            writer.declare(("hidden/2", "values/1"))
+        with pytest.raises(StoreBusyError, match="was lost"):
+            write_projection(
+                small.store, 1, np.eye(8, dtype=np.float32), None, writer.require_lease
+            )
+    assert not [line for line in server.log if line.endswith("zarr.json")]
 
 
 def test_who_removes_and_was_halted_removes_nothing_more(

@@ -15,6 +15,7 @@ from zarr.storage import ObjectStore
 
 from permafrost.storage import replica
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.errors import (
     CorruptDataError,
     DiskFullError,
@@ -127,8 +128,19 @@ def test_a_full_disk_is_named_where_something_is_fetched(
 
     with monkeypatch.context() as patch:
         patch.setattr(replica.Replica, "download", full)
-        with pytest.raises(DiskFullError, match=r"no room to write .*: No space left"):
+        with pytest.raises(DiskFullError, match=r"no room to write .*: No space left") as told:
             assert_reads(all_stores(there)[0], small)
+    assert f"this machine's copy of {URL} elsewhere by the variable PERMAFROST_CACHE" in str(
+        told.value
+    )
+    # What is written there is a draft here first.
+    with pytest.raises(DiskFullError, match="PERMAFROST_CACHE"), disk_errors_named(there / "a/b"):
+        full()
+    with (
+        pytest.raises(DiskFullError, match="choose another --home"),
+        disk_errors_named(tmp_path / "plain/b"),
+    ):
+        full()
     assert not list(there.glob(".draft-*"))
     assert_reads(all_stores(there)[0], small)
 

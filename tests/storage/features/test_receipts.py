@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from permafrost.storage.errors import CorruptDataError
+from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.features.receipts import (
     Receipt,
     Statistics,
@@ -18,6 +18,7 @@ from permafrost.storage.features.receipts import (
     revoke_receipt,
     write_receipt,
 )
+from permafrost.storage.sealed import sealed_bytes
 from tests.storage.small_store import flip
 
 VALUES = hnp.arrays(np.float32, st.integers(0, 12), elements=st.floats(-1000, 1000, width=32))
@@ -101,6 +102,16 @@ def test_every_byte_of_a_receipt_is_guarded(tmp_path: Path) -> None:
         else:
             assert found == RECEIPT, at  # white space
         path.write_bytes(whole)
+
+
+def test_a_receipt_of_another_format_is_not_damaged(tmp_path: Path) -> None:
+    path = receipt_path(tmp_path, 4, "hidden/1")
+    fields = RECEIPT.model_dump(mode="json") | {"format_version": 2, "a field of it": 1}
+    path.parent.mkdir(parents=True)
+    path.write_bytes(sealed_bytes(fields))
+    told = r"1\.json has receipt format 2, this program reads 1; use a version of permafrost that"
+    with pytest.raises(InputError, match=told):
+        read_receipt(tmp_path, 4, "hidden/1")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "null", "3", '{"checksum": 1}'])

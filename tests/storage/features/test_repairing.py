@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from permafrost.storage.durable import read_whole
-from permafrost.storage.errors import CorruptDataError, UnreadableError
+from permafrost.storage.errors import CorruptDataError, InputError, UnreadableError
 from permafrost.storage.features.repairing import Mended, mend
 from permafrost.storage.features.segments import segment_path, table_copy
 from permafrost.storage.features.shard import unlike
@@ -17,6 +17,7 @@ from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.verification import Damage, discard, verify
 from permafrost.storage.features.writing import writing
 from permafrost.storage.progress import SilentProgress
+from permafrost.storage.sealed import read_sealed, sealed_bytes
 from tests.storage.small_store import SmallStore, flip, snapshot
 
 CELL = "attention_rows/1"
@@ -199,3 +200,15 @@ def test_a_failed_read_is_no_damage_and_a_folder_in_place_of_a_file_is(
         read_whole(path)
     with pytest.raises(CorruptDataError, match="is damaged"):
         small.store.reopen_shard(0, "hidden/1")
+
+
+@pytest.mark.parametrize("name", ["store.json", "receipts/000001/hidden/1.json"])
+def test_what_a_later_version_has_written_is_not_repaired(small: SmallStore, name: str) -> None:
+    path = small.store.root / name
+    fields, _ = read_sealed(path)
+    path.write_bytes(sealed_bytes(fields | {"format_version": 2, "a field of it": 1}))
+    flip(small.store.shard_path(0, CELL), 3)
+    before = _content(small)
+    with pytest.raises(InputError, match="format 2, this program reads 1; use a version"):
+        mend(small.store.root, SilentProgress())
+    assert _content(small) == before

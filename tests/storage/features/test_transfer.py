@@ -116,6 +116,22 @@ def test_some_arrays_and_later_the_others(pair: tuple[Path, Path]) -> None:
     assert not verify(there(target), SilentProgress())
 
 
+@pytest.mark.parametrize("place", ["new", "home"])
+def test_what_no_segment_of_the_part_has_is_lacking_wherever_it_is_to_go(
+    tmp_path: Path, place: str
+) -> None:
+    small = filled_store(tmp_path / "from", FEW)
+    for segment in small.store.segments()[:-1]:
+        receipt_path(small.store.root, segment, "hidden/1").unlink()
+    if place == "home":
+        filled_store(tmp_path / "to", 1, dtype="float32")
+    before = snapshot(tmp_path)
+    plan = copy(small, tmp_path / "to", ("hidden/1",), small.digests[:1])
+    assert (plan.n_cells, plan.n_lacking) == (0, 1)
+    assert plan == plan_transfer(plan.part, tmp_path / "to")
+    assert snapshot(tmp_path) == before
+
+
 def test_a_part_has_whole_segments_under_numbers_of_its_own(tmp_path: Path) -> None:
     small = filled_store(tmp_path / "from", FEW)
     last = small.store.segments()[-1]

@@ -1,0 +1,40 @@
+"""What a later version has written is told, and neither called damaged nor removed."""
+
+from pathlib import Path
+
+import pytest
+
+from permafrost.flows.damage import artifact_problems, store_problems
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
+from permafrost.storage.progress import SilentProgress
+from permafrost.storage.sealed import read_sealed, sealed_bytes
+from tests.flows.test_cli import Cli
+from tests.storage.small_store import filled_store
+
+LATER = {"format_version": 2, "a field of it": 1}
+
+
+def _make_later(path: Path) -> None:
+    fields, _ = read_sealed(path)
+    path.write_bytes(sealed_bytes(fields | LATER))
+
+
+def test_an_artifact_and_a_receipt_of_a_later_version_are_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, artifacts = filled_store(tmp_path, 5), ArtifactStore(tmp_path)
+    spec = ArtifactSpec(stage="corpus", config={})
+    with artifacts.publishing(spec, {}) as draft:
+        (draft.folder / "a.json").write_text("{}")
+    _make_later(artifacts.folder(spec.ref) / "artifact.json")
+    _make_later(small.store.root / "receipts/000001/hidden/1.json")
+    (of_store,) = store_problems(small.store.root, SilentProgress())
+    assert "receipts/000001/hidden/1.json has receipt format 2, this program reads 1" in of_store
+    (of_artifact,) = artifact_problems(artifacts, spec.ref)
+    assert "artifact.json has artifact format 2, this program reads 1" in of_artifact
+    cli = Cli(tmp_path, capsys)
+    said = cli("verify", code=1)
+    assert of_store in said
+    assert of_artifact in said
+    assert "use a version of permafrost that reads it" in cli("repair", spec.ref.key, code=2)
+    assert artifacts.is_done(spec.ref)
