@@ -18,7 +18,7 @@ def store_problems(folder: Path, progress: Progress) -> list[str]:
     try:
         return [damage.problem for damage in verify(store, progress)]
     except InputError as error:
-        return [str(error)]
+        return [f"{error}; the rest of this store was not checked"]
 
 
 def artifact_problems(artifacts: ArtifactStore, ref: ArtifactRef) -> list[str]:

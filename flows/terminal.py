@@ -34,7 +34,9 @@ class Terminal(Console):
 
 
 def echo(text: str, end: str = "\n") -> None:
-    """Print text as it is."""
+    """Print text as it is; nowhere if standard output was closed before the program began."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.write(text + end)
         sys.stdout.flush()

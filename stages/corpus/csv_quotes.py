@@ -6,6 +6,7 @@ below, whatever comes after that. Python's own `csv` with `strict` refuses both,
 takes to read the file.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ def require_closed_quotes(path: Path, how: TextFormat = USUAL) -> None:
                 at = marks.opened_before(wrong)
                 begun = opened if at is None else start + at
                 end = int(marks.ends[wrong])
-                shown = chunk[end : end + _MOST_SHOWN].decode(errors="replace").splitlines()[0]
+                rest = chunk[end : end + _MOST_SHOWN].decode(errors="ignore")
+                shown = re.split("[\r\n]", rest, maxsplit=1)[0]
                 raise InputError(
                     f"the quoted field that begins on line {_line(path, how, begun)} of {path} is closed on "
                     f"line {_line(path, how, start + end)}, where {quoted(shown)} comes after it instead of "

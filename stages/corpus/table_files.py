@@ -35,7 +35,7 @@ from permafrost.storage.quoting import quoted
 
 _SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 _ARROW = (".arrow", ".feather")
-_BROKEN = (pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error, OSError)
+BROKEN = (pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error, OSError)
 """What readers raise for a file that is not what its extension says."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 """Those that are usual."""
@@ -122,7 +122,7 @@ def content_sha256(path: Path) -> str:
     try:
         with opened_bytes(path) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _unreadable(path, error) from error
 
 
@@ -193,7 +193,7 @@ def _named(path: Path, how: TextFormat) -> Generator[None]:
     """Errors of readers name the file."""
     try:
         yield
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _unreadable(path, error, how) from error
 
 
@@ -285,7 +285,7 @@ def _read_one(
                 return _txt(path, how, [*texts, *labels, *negatives, *ids, *lists])
     except InputError:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _unreadable(path, error, how) from error
 
 
@@ -315,7 +315,7 @@ def _is_utf_16(path: Path) -> bool:
     try:
         with opened_bytes(data_files(path)[0]) as content:
             return content.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    except _BROKEN:
+    except BROKEN:
         return False
 
 
@@ -338,7 +338,7 @@ def likely_delimiter(path: Path, encoding: str = UTF_8) -> str | None:
     try:
         with opened_text(data_files(path)[0], TextFormat(encoding)) as lines:
             header = lines.readline(_MOST_OF_HEADER)
-    except _BROKEN:
+    except BROKEN:
         return None
     return None if usual in header else next((c for c in ";\t|," if c in header), None)
 

@@ -28,11 +28,7 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts
 
 _HUB = "hf:"
-_OTHERS = "(a second text with --text-pair, ids with --id)"
-_NAMED = {
-    "file": f"Name one as FILE::COLUMN {_OTHERS}",
-    "hub": f"Name one as hf:DATASET:SPLIT:COLUMN {_OTHERS}",
-}
+_NAMED = {"file": "Name one as FILE::COLUMN", "hub": "Name one as hf:DATASET:SPLIT:COLUMN"}
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2}")
 """An id on the hub, with or without a config."""
 
@@ -148,7 +144,8 @@ def _file_column(
 ) -> str:
     wanted = ["text" if given is None else given, *others]
     # All fields of all rows take long to find.
-    if file_format(path) in ("jsonl", "json") and {*wanted} <= {*first_values(path, wanted, how)}:
+    is_json = file_format(path) in ("jsonl", "json")
+    if is_json and wanted[0] != pair and {*wanted} <= {*first_values(path, wanted, how)}:
         return wanted[0]
     advice = _NAMED["file"] + delimiter_advice(path, how)
     return _column(column_names(path, how), given, pair, others, str(path), advice)
@@ -166,7 +163,13 @@ def _column(
     if given is None:
         usual = TEXT if pair is None else FIRST
         given = find_column("text", usual[0], usual, available, where, advice)
-    require_columns(available, [given, *others], where, advice)
+    require_columns(available, [given], where, advice)
+    require_columns(available, others, where, "Name one of these in its place")
+    if given == pair:
+        raise InputError(
+            f"column {quoted(given)} of {where} would be both texts of each pair; its columns are "
+            f"{', '.join(map(quoted, available))}. {advice} for the first text, or another one for the second"
+        )
     return given
 
 

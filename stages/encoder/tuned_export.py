@@ -2,8 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
 
 from permafrost.stages.encoder.load import FittedHead
 from permafrost.stages.encoder.model_card import source_name
@@ -71,7 +75,8 @@ def merged(fitted: FittedTuned, scratch: Path) -> FittedHead:
 
 def merge_difference(fitted: FittedTuned, whole: FittedHead, device: str) -> float | None:
     """How far vectors of merged weights are from those that the head was scored with, whose adapters are
-    float32 beside weights in half precision; see `largest_difference`. None for a backbone in float32.
+    float32 beside weights in half precision; see `largest_difference`. None for a backbone in float32, and
+    where none of it was trained.
 
     Args:
         fitted: what was trained.
@@ -82,13 +87,20 @@ def merge_difference(fitted: FittedTuned, whole: FittedHead, device: str) -> flo
         InputError: the backbone cannot be loaded.
     """
     base = fitted.base
-    if (dtype := base.identity.compute_dtype) == "float32":
+    has_adapters = (fitted.folder / BACKBONE / ADAPTER_CONFIG).is_file()
+    if base.identity.compute_dtype == "float32" or not has_adapters:
         return None
     texts = probe_texts(base.max_length)
-    backbone = load_backbone(base.files, dtype, device)
-    fitted.tuned.tune(backbone)
-    scored = TunedEncoder(backbone, fitted).encode(texts)
+    scored = _scored(fitted, texts, device)
     return largest_difference(without_rounding(whole.target, whole.vectors, texts, device), scored)
+
+
+def _scored(fitted: FittedTuned, texts: Sequence[str], device: str) -> Float32[np.ndarray, "n d"]:
+    """Vectors as they were scored. A function of its own, so that one backbone at a time is in memory."""
+    base = fitted.base
+    backbone = load_backbone(base.files, base.identity.compute_dtype, device)
+    fitted.tuned.tune(backbone)
+    return TunedEncoder(backbone, fitted).encode(texts)
 
 
 def write_adapters(fitted: FittedTuned, folder: Path) -> None:

@@ -30,6 +30,7 @@ def test_an_artifact_and_a_receipt_of_a_later_version_are_told_as_such(
     _make_later(small.store.root / "receipts/000001/hidden/1.json")
     (of_store,) = store_problems(small.store.root, SilentProgress())
     assert "receipts/000001/hidden/1.json has receipt format 2, this program reads 1" in of_store
+    assert of_store.endswith("; the rest of this store was not checked")
     (of_artifact,) = artifact_problems(artifacts, spec.ref)
     assert "artifact.json has artifact format 2, this program reads 1" in of_artifact
     cli = Cli(tmp_path, capsys)

@@ -58,6 +58,12 @@ def test_lines_outlive_the_reader_of_the_output(
     assert os.fstat(without_reader.fileno()).st_rdev == Path(os.devnull).stat().st_rdev
 
 
+def test_lines_go_nowhere_where_there_is_no_output(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    streams.print_any_character()
+    echo("a")
+
+
 def test_the_package_runs_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "permafrost", "--version"], capture_output=True, text=True

@@ -13,6 +13,7 @@ from permafrost.stages.corpus.csv_quotes import require_closed_quotes
 from permafrost.stages.corpus.json_files import arrow_input
 from permafrost.stages.corpus.names import find_column, require_columns
 from permafrost.stages.corpus.table_files import (
+    BROKEN,
     column_names,
     csv_options,
     file_format,
@@ -166,7 +167,7 @@ def _column_names(path: Path) -> list[str]:
     try:
         with pa.csv.open_csv(arrow_input(path), *csv_options(kind)) as head:
             return head.schema.names
-    except (pa.ArrowException, OSError) as error:
+    except BROKEN as error:
         raise _broken(path, error) from error
 
 
@@ -181,7 +182,7 @@ def _read(path: Path, texts: Sequence[str], numbers: Sequence[str]) -> pa.Table:
         if kind == "csv":
             require_closed_quotes(path)
         return pa.csv.read_csv(arrow_input(path), *csv_options(kind), converting)
-    except (pa.ArrowException, OSError) as error:
+    except BROKEN as error:
         raise _broken(path, error) from error
 
 

@@ -194,8 +194,20 @@ def test_the_message_about_columns_is_of_commands(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=f"'text' .nor .*'body'. Name one as {form}"):
             read_texts(spec)
-    with pytest.raises(InputError, match=r"no column 'c'.*Name one as FILE.*--text-pair"):
+    with pytest.raises(InputError, match=r"no column 'c'.*'body'. Name one of these in its place$"):
         read_rows(f"{path}::body", "c")
     path.write_text('{"sentence": "a", "content": "b"}\n')
     with pytest.raises(InputError, match=r"2 columns that could be meant.* Name one as FILE"):
         read_texts(str(path))
+
+
+@pytest.mark.parametrize("given", ["", "::premise"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_column_is_not_paired_with_itself(tmp_path: Path, name: str, given: str) -> None:
+    rows = '{"premise": "a", "answer": "b"}' if name == "a.jsonl" else "premise,answer\na,b"
+    (path := tmp_path / name).write_text(f"{rows}\n")
+    with pytest.raises(
+        InputError, match=r"'premise' of .* would be both texts .* FILE::COLUMN for"
+    ):
+        read_rows(f"{path}{given}", "premise")
+    assert read_rows(str(path), "answer").pairs == ["b"]

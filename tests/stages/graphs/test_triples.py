@@ -184,11 +184,15 @@ def test_files_without_triples_are_refused(tmp_path: Path) -> None:
     (tmp_path / "head.csv").write_text("head,relation,tail\n")
     (tmp_path / "broken.csv.gz").write_bytes(b"head,relation,tail\na,r,b\n")
     (tmp_path / "other.gz").write_bytes(b"x")
+    # More than is read for the header.
+    packed = gzip.compress(b"head,relation,tail\n" + b"a,r,b\n" * 3_000_000, compresslevel=1)
+    (tmp_path / "cut.csv.gz").write_bytes(packed[:-5])
     with pytest.raises(InputError, match="is empty"):
         TriplesGraph(path=str(tmp_path / "empty.csv")).facts()
     for name, says in (
         ("head.csv", "no triples"),
         ("broken.csv.gz", "packed with gzip"),
+        ("cut.csv.gz", "packed with gzip"),
         ("other.gz", "extension '.gz'"),
         ("none.csv.gz", "there is no file"),
     ):
