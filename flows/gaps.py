@@ -17,6 +17,7 @@ def report_with_gaps(
 ) -> Path | None:
     """Write the report and return its path; None if there are no results at all, or it cannot be written.
 
+    No error of its own takes the place of what the nodes failed of; one that is not expected is a note there.
     It lies beside the run records and is not published, as a published report would count as done for ever.
     Other runs of the experiment may write and remove theirs meanwhile.
     """
@@ -37,6 +38,13 @@ def report_with_gaps(
     except (PermafrostError, OSError):
         # Often what the nodes failed of as well, a full disk: they are to be told of, not this. Or another
         # run of this experiment has failed in the same moment, and its report is as good.
+        return None
+    except Exception as error:
+        # Whatever it is, it comes after what the nodes failed of.
+        for failed in (o.error for o in outcomes.values() if o.error is not None):
+            failed.add_note(
+                f"no report of the rest could be written ({type(error).__name__}: {_first_line(error)})"
+            )
         return None
     finally:
         shutil.rmtree(draft, ignore_errors=True)

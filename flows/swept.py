@@ -108,7 +108,10 @@ def _without(fields: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A number, also where a field has it as text, as `layers: "3"`; None for anything else."""
+    """A number, also where a field has it as text, as `layers: "3"`, or as a list of one; None for anything
+    else."""
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

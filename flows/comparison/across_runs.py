@@ -12,8 +12,9 @@ from permafrost.stages.report.across import Across, BackboneScores
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-BY_KIND = "/"
-"""Between the row of an encoder and that of a decoder, which are one row over several backbones."""
+BY_KIND = " / "
+"""Between the row of an encoder and that of a decoder, which are one row over several backbones; a row that
+is the name of a method is that method alone."""
 
 _Tests = tuple[dict[tuple[str, str], float], dict[str, str]]
 """Of a run: mean over seeds by row and task, and the metric of each task."""
@@ -28,7 +29,8 @@ def read_across(
         sources: as for `read_side`, each a run with another backbone.
         home: where they are looked for.
         methods: rows to compare; every method that all runs have, controls left out, if there are none. A
-            row `first token / last token` is the first one for encoders, the second one for decoders.
+            row `first token / last token` is the first one for encoders, the second one for decoders, unless
+            it is the name of a method of any run.
 
     Raises:
         InputError: fewer than two runs, one without a recorded backbone, two with one backbone, a row that is
@@ -47,8 +49,9 @@ def read_across(
     rows = methods or _shared(there)
     if not methods:
         remarks += _left_out("Methods that not every run has", there, rows)
+    of_any_run = {s.method for side in sides for s in side.methods}
     found = [
-        _tests(side, {row: _named(row, is_decoder, name) for row in rows}, name)
+        _tests(side, {r: r if r in of_any_run else _named(r, is_decoder, name) for r in rows}, name)
         for side, (_, is_decoder), name in zip(sides, facts, names, strict=True)
     ]
     tasks = _shared(

@@ -210,6 +210,7 @@ def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Tabl
         n = scores.num_rows
         tasks = [f"{entry.task} · {score}" for score in scores.column("score").to_pylist()]
         columns = [
+            pa.array([entry.probe] * n),
             pa.array([entry.curve] * n),
             pa.array(tasks),
             *map(scores.column, ("layer", "value")),

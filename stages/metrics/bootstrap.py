@@ -78,6 +78,15 @@ class Estimate:
     """Degrees of freedom of that error."""
     bounds: tuple[float, float] = (-np.inf, np.inf)
     """Smallest and largest possible value of the metric."""
+    answers: tuple[NDArray[Any], ...] = ()
+    """`[k, n]`, the predictions of the seeds, of each task that it is a mean of; empty if not known."""
+
+    def has_answers_of(self, other: "Estimate") -> bool:
+        """Whether both are of the same predictions: the same fits, or as good as, so that other seeds would
+        have been the same ones, too."""
+        if not self.answers or len(self.answers) != len(other.answers):
+            return False
+        return all(map(np.array_equal, self.answers, other.answers))
 
 
 @dataclass(frozen=True)
@@ -130,8 +139,9 @@ def bootstrap_interval(
     Raises:
         InputError: see `resample`.
     """
-    resampled_scores = resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed)
-    return interval(estimate(metric, *resampled_scores), level, seed)
+    predictions_KN = np.atleast_2d(predictions)
+    resampled_scores = resample(metric, labels, predictions_KN, n_resamples, seed)
+    return interval(estimate(metric, *resampled_scores, predictions_KN), level, seed)
 
 
 def paired_bootstrap(
@@ -150,8 +160,8 @@ def paired_bootstrap(
         InputError: see `resample`.
     """
     a, b = (
-        estimate(metric, *resample(metric, labels, np.atleast_2d(predictions), n_resamples, seed))
-        for predictions in (predictions_a, predictions_b)
+        estimate(metric, *resample(metric, labels, of_seeds, n_resamples, seed), of_seeds)
+        for of_seeds in map(np.atleast_2d, (predictions_a, predictions_b))
     )
     return difference(a, b, level, seed)
 
@@ -204,9 +214,13 @@ def resample(
 
 
 def estimate(
-    metric: str, values_K: Float64[np.ndarray, " k"], values_KB: Float64[np.ndarray, "k b"]
+    metric: str,
+    values_K: Float64[np.ndarray, " k"],
+    values_KB: Float64[np.ndarray, "k b"],
+    predictions_KN: NDArray[Any] | None = None,
 ) -> Estimate:
-    """The estimate from k seeds of one method; the values are those that `resample` returns."""
+    """The estimate from k seeds of one method; the values are those that `resample` returns of these
+    predictions, `[k, n]`."""
     n_seeds = len(values_K)
     error = float(np.std(values_K, ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
     # Scores that differ only in their last bits count as equal.
@@ -217,6 +231,7 @@ def estimate(
         error=error if is_spread else 0.0,
         freedom=n_seeds - 1 if is_spread else np.inf,
         bounds=(-1.0, 1.0) if metric in CORRELATIONS else (0.0, 1.0),
+        answers=() if predictions_KN is None else (predictions_KN,),
     )
 
 
@@ -227,11 +242,14 @@ def interval(estimated: Estimate, level: float, seed: int) -> Interval:
 
 
 def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
-    """Metric of a minus metric of b, both on the same resamples, with variation over seeds.
+    """Metric of a minus metric of b, both on the same resamples, with variation over seeds, within what the
+    bounds of the metric leave; none at all where both are of the same predictions.
 
     p is twice the smaller of (1 + number of values at or below 0) / (1 + number of values) and the same
     at or above 0, at most 1.
     """
+    if a.has_answers_of(b):
+        return Difference(0.0, 0.0, 0.0, 1.0)
     errors = np.array([a.error, b.error]) ** 2
     between = Estimate(
         value=a.value - b.value,
@@ -240,12 +258,13 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
         freedom=float(errors.sum() ** 2 / (errors**2 / [a.freedom, b.freedom]).sum())
         if errors.any()
         else np.inf,
+        bounds=(a.bounds[0] - b.bounds[1], a.bounds[1] - b.bounds[0]),
     )
     values = _with_seeds(between, seed)
-    low, high = _percentiles(values, level)
+    reach = interval(between, level, seed)
     tails = (values <= _ROUNDING).sum(), (values >= -_ROUNDING).sum()
     p = min(1.0, 2 * float(1 + min(tails)) / (1 + len(values)))
-    return Difference(between.value, low, high, p)
+    return Difference(between.value, reach.low, reach.high, p)
 
 
 def _with_seeds(estimated: Estimate, seed: int) -> NDArray[np.float64]:

@@ -252,11 +252,10 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
     )
     if np.abs(itself - [*a.tests, *b.tests]).max() > near:
         return None
-    of_a, of_b = slice(None, n_seeds[0]), slice(n_seeds[0], None)
-    if np.array_equal(predictions_KN[of_a], predictions_KN[of_b]):
-        # The same fits, or as good as: other seeds would have been the same ones, too.
-        return Difference(0.0, 0.0, 0.0, 1.0)
-    before, after = (estimate(metric, itself[side], values_KB[side]) for side in (of_a, of_b))
+    before, after = (
+        estimate(metric, itself[side], values_KB[side], predictions_KN[side])
+        for side in (slice(None, n_seeds[0]), slice(n_seeds[0], None))
+    )
     return difference(after, before, config.level, config.seed)
 
 

@@ -21,6 +21,7 @@ Outcome = Literal[
     "undecided",
     "not testable",
     "not tested",
+    "no mean",
     "not run",
     "holds",
     "does not hold",
@@ -32,8 +33,9 @@ significant.
 `within noise`: it is not significant. `not testable`: nor is it, and half of its interval is wider than the
 gap that the claim is about.
 `not tested`: the predictions were not kept, or are of other examples, and there are too few tasks.
-`not run`: a method is missing, or a task that is named, or the mean, as the table has none of metrics that
-differ; what neither method was run on counts only where its task is named.
+`no mean`: of metrics that differ, of which the table has none.
+`not run`: a method is missing, or a task that is named; what neither method was run on counts only where its
+task is named.
 `holds`, `does not hold`: of curves, whose values are compared as they are."""
 
 
@@ -174,11 +176,14 @@ def _comparisons(
             run = [i for of_task in places.values() for i in of_task if _both(pair, i)]
             if claim.tasks and not all(any(_both(pair, i) for i in p) for p in places.values()):
                 run = []  # Not of the tasks that it is said of.
+            on = "mean of 1 task" if len(run) == 1 else f"mean of {len(run)} tasks"
             is_mixed = printed is not None and printed.metric == "mixed"
-            if len({table.columns[i].metric for i in run}) > 1 and not is_mixed:
-                run = []  # There is no mean of metrics that differ.
-            n = "1 task" if len(run) == 1 else f"{len(run)} tasks"
-            yield _compared(claim, f"mean of {n}", first, other, table, pair, run, config)
+            metrics = dict.fromkeys(table.columns[i].metric for i in run)
+            if len(metrics) > 1 and not is_mixed:
+                on = f"{on} ({', '.join(metrics)})"
+                yield Comparison(on, first, other, None, None, "no mean")
+            else:
+                yield _compared(claim, on, first, other, table, pair, run, config)
             continue
         is_theirs = any(_either(pair, i) for of_task in places.values() for i in of_task)
         for task, of_task in places.items():

@@ -30,8 +30,13 @@ class CleanTable:
 
 
 def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTable | None:
-    """Means over seeds on the clean parts of test; None if train shares no text with any test set."""
-    indices = [i for i, column in enumerate(table.columns) if column.overlap]
+    """Means over seeds on the clean parts of test; None if train shares no text with any test set, or if none
+    has a clean part that is large enough for a score."""
+    indices = [
+        i
+        for i, column in enumerate(table.columns)
+        if column.overlap and any(_clean(row, column, results) is not None for row in table.rows)
+    ]
     if not indices:
         return None
     rows: list[CleanRow] = []

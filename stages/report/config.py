@@ -70,10 +70,10 @@ class CurveAxis(_Config):
                 f"{', '.join(tasks)}; rename or remove it"
             )
 
-    def among(self, tasks: Collection[str]) -> "CurveAxis":
-        """The axis with these tasks only."""
+    def among(self, tasks: Collection[str]) -> "CurveAxis | TasksAxis":
+        """The axis with these tasks only; tasks side by side where it places none of them."""
         values = {task: x for task, x in self.values.items() if task in tasks}
-        return self.model_copy(update={"values": values})
+        return self.model_copy(update={"values": values}) if values else TasksAxis()
 
 
 class TasksAxis(_Config):

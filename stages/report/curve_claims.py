@@ -7,9 +7,6 @@ from permafrost.stages.report.claim_kinds import CurveClaim, CurvePart
 from permafrost.stages.report.layers import LayerCurve
 from permafrost.stages.report.probes import Probe
 
-_ANY = ""
-"""In place of a probe's name: curves of kind `layers` have names of their own among all probes."""
-
 
 @dataclass(frozen=True)
 class Curves:
@@ -22,10 +19,7 @@ class Curves:
 
     def of(self, probe: str, part: CurvePart, task: str) -> Mapping[str, float]:
         """Values by position; none where there is no such curve."""
-        for name in (probe, _ANY):
-            if (found := self.values.get((name, part.method, task, part.measure))) is not None:
-                return found
-        return {}
+        return self.values.get((probe, part.method, task, part.measure), {})
 
     def tasks(self, claim: CurveClaim) -> tuple[str, ...]:
         """Those on which any of its curves was measured."""
@@ -33,7 +27,7 @@ class Curves:
         known = (
             task
             for probe, method, task, measure in self.values
-            if probe in (claim.probe, _ANY) and (method, measure) in names
+            if probe == claim.probe and (method, measure) in names
         )
         return tuple(dict.fromkeys(known))
 
@@ -62,7 +56,7 @@ def read_curves(probes: Sequence[Probe], layers: Sequence[LayerCurve]) -> Curves
     for curve in layers:
         task, _, score = curve.task.rpartition(" · ")
         by_layer = zip(map(str, curve.layers.tolist()), curve.scores.tolist(), strict=True)
-        values[_ANY, curve.method, task, score] = dict(by_layer)
+        values[curve.probe, curve.method, task, score] = dict(by_layer)
     return Curves({probe.name: probe.axis for probe in probes}, values)
 
 

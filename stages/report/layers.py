@@ -1,4 +1,7 @@
-"""Curves over the layers of a backbone: one score per (method, task, layer), read from a tidy table."""
+"""Curves over the layers of a backbone: one score per (method, task, layer), read from a tidy table.
+
+Curves of all probes are in one figure, so that no two have the same method and task.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from permafrost.storage.quoting import quoted
 
 LAYER_CURVES = pa.schema(
     [
+        pa.field("probe", pa.string()),
         pa.field("method", pa.string()),
         pa.field("task", pa.string()),
         pa.field("layer", pa.int64()),
@@ -34,6 +38,8 @@ LAYER_CURVES = pa.schema(
 class LayerCurve:
     """Score by layer of one method on one task."""
 
+    probe: str
+    """The probe that measured it."""
     method: str
     task: str
     layers: Int64[np.ndarray, " n_layers"]
@@ -80,18 +86,19 @@ def read_layer_curves(table: pa.Table) -> tuple[LayerCurve, ...]:
     """
     rows = _checked(table)
     columns = [rows.column(name).to_pylist() for name in LAYER_CURVES.names]
-    by_task: dict[str, dict[str, dict[int, float]]] = {}
-    for method, task, layer, score in zip(*columns, strict=True):
-        by_task.setdefault(task, {}).setdefault(method, {})[layer] = score
+    by_task: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for probe, method, task, layer, score in zip(*columns, strict=True):
+        by_task.setdefault(task, {}).setdefault((probe, method), {})[layer] = score
     return tuple(
         LayerCurve(
+            probe=probe,
             method=method,
             task=task,
             layers=np.array(sorted(scores), dtype=np.int64),
             scores=np.array([scores[layer] for layer in sorted(scores)], dtype=np.float64),
         )
-        for task, methods in by_task.items()
-        for method, scores in methods.items()
+        for task, curves in by_task.items()
+        for (probe, method), scores in curves.items()
     )
 
 

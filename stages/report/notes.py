@@ -80,7 +80,7 @@ def annotated(
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(resampled, bootstrap),
             *one_class_note(columns),
-            *overlap_note(columns),
+            *overlap_note(columns, results),
             *dev_overlap_notes(columns),
             *trained_texts_note(results),
             *cut_texts_note(extractions),
@@ -320,15 +320,24 @@ def one_class_note(columns: Sequence[Column]) -> tuple[str, ...]:
     )
 
 
-def overlap_note(columns: Sequence[Column]) -> tuple[str, ...]:
-    """A note on tasks that share texts between train and test, if there are any."""
+def overlap_note(columns: Sequence[Column], results: Sequence[CellResult]) -> tuple[str, ...]:
+    """A note on tasks that share texts between train and test, if there are any, and where scores on the
+    other examples are."""
     shared = {c.task: f"{c.task} {share(c.overlap)} %" for c in columns if c.overlap}
     if not shared:
         return ()
-    return (
-        f"Test examples that share a text with train: {'; '.join(shared.values())}. Scores on the others are "
-        "in report.html, and in results.parquet as clean_test.",
-    )
+    have_clean = {r.cell.task for r in results if r.metrics.clean_test is not None}
+    without = [task for task in shared if task not in have_clean]
+    sentences = [f"Test examples that share a text with train: {'; '.join(shared.values())}."]
+    if len(without) < len(shared):
+        sentences.append(
+            "Scores on the others are in report.html, and in results.parquet as clean_test."
+        )
+    if without:
+        sentences.append(
+            f"Too few others for scores of their own are left of {', '.join(without)}."
+        )
+    return (" ".join(sentences),)
 
 
 def dev_overlap_notes(columns: Sequence[Column]) -> tuple[str, ...]:

@@ -29,12 +29,14 @@ _ROUNDING = 1e-12
 def paired_difference(
     table: ResultsTable, places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
 ) -> Difference | None:
-    """One row less another on the mean of some columns.
+    """One row less another on the mean of some columns; none at all between rows of the same fits.
 
     Returns:
         Over tasks where a row has no predictions in some column; None if there are fewer than three columns
         then, or where both have predictions in a column, but of different examples.
     """
+    if all(_is_same_fit(table, place, one, other) for place in places):
+        return Difference(0.0, 0.0, 0.0, 1.0)
     pairs = [_shared(table, place, one, other) for place in places]
     known = [pair for pair in pairs if pair is not None]
     if len(known) < len(pairs):
@@ -143,6 +145,7 @@ def _over_tasks(
             float(np.mean([e.bounds[0] for e in estimates])),
             float(np.mean([e.bounds[1] for e in estimates])),
         ),
+        answers=tuple(answers for e in estimates for answers in e.answers),
     )
 
 
@@ -200,6 +203,11 @@ def _by_fit(table: ResultsTable, places: Sequence[int], row: Row) -> list[list[i
             same[0].update(fits)
             same[1].append(place)
     return [group for _, group in groups]
+
+
+def _is_same_fit(table: ResultsTable, place: int, one: Row, other: Row) -> bool:
+    ours, theirs = (_seeds(table, place, row) for row in (one, other))
+    return bool(ours) and ours == theirs and all(s.fit is not None for s in ours.values())
 
 
 def _seeds(table: ResultsTable, place: int, row: Row) -> dict[int, SeedScore]:

@@ -116,6 +116,8 @@ class _Resampled:
     value: float
     values: NDArray[np.float64]
     """One per resample."""
+    predictions: NDArray[np.float64]
+    """One per example."""
 
 
 def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfig) -> Standing:
@@ -199,8 +201,10 @@ def _resampled(
         metric, first.labels, predictions_KN, config.n_resamples, config.seed, together
     )
     return [
-        _Resampled(result, metric, float(value), values)
-        for (result, _), value, values in zip(group, itself, values_KB, strict=True)
+        _Resampled(result, metric, float(value), values, predictions)
+        for (result, _), value, values, predictions in zip(
+            group, itself, values_KB, predictions_KN, strict=True
+        )
         if abs(value - result.metrics.test) <= near
     ]
 
@@ -219,4 +223,4 @@ def _means(group: Sequence[_Resampled], n_seeds: dict[str, int]) -> dict[str, Es
 
 def _estimate(seeds: Sequence[_Resampled]) -> Estimate:
     values_K, values_KB = np.array([c.value for c in seeds]), np.stack([c.values for c in seeds])
-    return estimate(seeds[0].metric, values_K, values_KB)
+    return estimate(seeds[0].metric, values_K, values_KB, np.stack([c.predictions for c in seeds]))

@@ -107,6 +107,7 @@ def test_every_method_is_scored_and_every_layer_drawn(
     tasks = ["pairs · Spearman", *names]
     methods = ["hidden states", "values"]
     assert found == {(m, t, k) for m in methods for t in tasks for k in (1, 2, 3)}
+    assert {c["probe"] for c in curves} == {"layers"}
     page = result.report.read_text(encoding="utf-8")
     assert "AlignedWVA" in page
     assert "halves · recall@1" in page

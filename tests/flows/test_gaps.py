@@ -131,6 +131,26 @@ def test_what_failed_is_told_where_the_report_with_gaps_finds_no_room(
     assert (ended.outcome, "loss" in (ended.error or "")) == ("failed", True)
 
 
+def test_what_failed_is_told_where_the_report_with_gaps_has_a_bug(
+    experiment_file: Path, finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Path(shutil.copytree(finished_home, tmp_path / "home"))
+
+    def wrong(*_: object) -> None:
+        raise ValueError("zero-size array\nand more")
+
+    monkeypatch.setattr(report_writing, "write", wrong)
+    overrides = ["methods.shuffled.optim={lr: 1.0e+30, max_epochs: 3, batch_size: 4}"]
+    with pytest.raises(PermafrostError, match="loss") as caught:
+        run_serially(experiment_file, home, overrides)
+    said = "no report of the rest could be written (ValueError: zero-size array)"
+    assert said in caught.value.__notes__
+    assert not gaps_folder(home, "tiny").exists()
+    ended = read_history(home, "tiny").runs[-1].ended
+    assert ended is not None
+    assert "loss" in (ended.error or "")
+
+
 def test_what_failed_is_told_where_another_run_removes_the_report_with_gaps(
     experiment_file: Path, finished_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,17 @@ def test_settings_of_a_method_that_is_read_stand_in_the_place_of_its_name(folder
     }
 
 
+def test_a_list_of_one_is_its_number(folder: Path) -> None:
+    """As `layers` of a classifier, which may read several."""
+    one = {"kind": "linear", "method": "mean"}
+    methods = {f"mean {i}": one | {"layers": i} for i in (2, 1)} | {
+        "c": one | {"layers": 1, "c": [2.0]}
+    }
+    assert curves(folder, methods | {"both": one | {"layers": "1,2"}}, "layers") == {
+        "mean": {"mean 1": 1, "mean 2": 2}
+    }
+
+
 def test_a_curve_takes_no_methods_name(folder: Path) -> None:
     methods = {"HTP": embedded("one"), "HTP 2": embedded("K 2"), "HTP 10": embedded("K 10")}
     assert [*curves(folder, methods, "recipe.size")] == ["recipe.size"]

@@ -1,6 +1,7 @@
 """`permafrost across`: runs with several backbones in one table."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,22 @@ def test_backbones_of_one_name_are_told_apart(tmp_path: Path) -> None:
         names_of([("/a/x", "main"), ("/a/x", "main")])
 
 
-def recorded(home: Path, name: str, cells: list[tuple[str, str]], outcome: Outcome) -> str:
-    """A run of an experiment with these methods on these tasks, as far as it is recorded."""
+def recorded(
+    home: Path,
+    name: str,
+    cells: list[tuple[str, str]],
+    outcome: Outcome,
+    tests: Mapping[str, float] | None = None,
+) -> str:
+    """A run of an experiment with these methods on these tasks, as far as it is recorded; each scored 0.5, or
+    as `tests` says by method."""
     about: dict[str, Any] = {"experiment": name, "number": 1}
     of_cells: dict[str, Any] = {"seed": 0, "role": "method", "metric": "accuracy", "dev": None}
     scores = tuple(
-        RunScore(method=m, task=t, test=0.5, key=f"score/{'0' * 32}", **of_cells) for m, t in cells
+        RunScore(
+            method=m, task=t, test=(tests or {}).get(m, 0.5), key=f"score/{'0' * 32}", **of_cells
+        )
+        for m, t in cells
     )
     begun = RunBegun(
         **about,
@@ -155,6 +166,21 @@ def test_runs_without_a_task_that_has_every_row_are_told_which_row_lacks_which_t
     d = recorded(tmp_path, "d", [("mean", "three")], "done")
     with pytest.raises(InputError, match="has all of the rows, as they share none"):
         read_across([a, d], tmp_path, [])
+
+
+@pytest.mark.parametrize("name", ["mean/max", "mean / max"])
+def test_a_method_whose_name_looks_like_two_rows_is_itself(tmp_path: Path, name: str) -> None:
+    """Backbones that are not here: what they are must not be asked."""
+    tests = {"mean": 0.1, "max": 0.2, name: 0.3}
+    cells = [(method, "one") for method in tests]
+    runs = [recorded(tmp_path, run, cells, "done", tests) for run in ("a", "b")]
+    for methods in ([], [name]):
+        found, _ = read_across(runs, tmp_path, methods)
+        assert [run.tests[name, "one"] for run in found.runs] == [0.3, 0.3]
+    # Of a run that lacks it nothing else takes its place.
+    less = recorded(tmp_path, "c", cells[:2], "done", tests)
+    with pytest.raises(InputError, match=f"with c, has no method '{name}'"):
+        read_across([runs[0], less], tmp_path, [name])
 
 
 def test_runs_are_one_table_with_parameters_groups_and_figures(

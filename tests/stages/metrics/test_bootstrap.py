@@ -195,6 +195,26 @@ def test_p_is_1_without_a_difference_and_never_0():
     assert p(0.0, np.resize([1e-17, -1e-17, 0.0], 99)) == 1.0
 
 
+def test_the_same_fits_do_not_differ_however_far_apart_their_seeds_lie():
+    labels = np.arange(40) % 2
+    predictions = np.stack([labels, 1 - labels])
+    found = paired_bootstrap("accuracy", labels, predictions, predictions.copy())
+    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    one_less = paired_bootstrap("accuracy", labels, predictions, predictions[:1])
+    assert one_less.low < one_less.high
+
+
+@pytest.mark.parametrize(("metric", "widest"), [("accuracy", 1.0), ("pearson", 2.0)])
+def test_the_interval_of_a_difference_ends_where_that_of_the_metric_does(
+    metric: str, widest: float
+):
+    """Of seeds that lie far apart Student's t reaches beyond it."""
+    labels = np.arange(40) % 2
+    apart, even = np.stack([labels, 1 - labels]), np.stack([np.roll(labels, 1), labels])
+    found = paired_bootstrap(metric, labels, apart, even)
+    assert (found.low, found.high) == (-widest, widest)
+
+
 def seeds_of(accuracies: tuple[float, ...], labels: np.ndarray) -> np.ndarray:
     """Predictions of one method, a seed each; the first of each accuracy's examples are right."""
     n = len(labels)

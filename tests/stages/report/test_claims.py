@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ from permafrost.stages.metrics.predictions import PREDICTIONS
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.claim_kinds import Within
 from permafrost.stages.report.claims import (
+    Outcome,
     claim_results,
     claims_summary,
     claims_table,
@@ -126,6 +129,12 @@ def test_of_a_mean_there_is_one_comparison_over_what_both_were_run_on(tmp_path: 
     assert one.value == pytest.approx((0.2 - 0.1) / 2)
     assert one.tested.value == pytest.approx(one.value)
     assert one.outcome == "confirmed"
+
+
+def test_the_page_says_what_every_outcome_means():
+    template = files("permafrost.stages.report") / "claims.html.j2"
+    said = " ".join(template.read_text(encoding="utf-8").lower().split())
+    assert [outcome for outcome in get_args(Outcome) if outcome not in said] == []
 
 
 def test_a_claim_over_a_mean_is_about_the_mean_that_the_table_prints(tmp_path: Path):
@@ -328,7 +337,8 @@ def test_there_is_no_mean_of_metrics_that_differ(tmp_path: Path) -> None:
     ]
     for tasks in ((), ("a", "b")):
         (one,) = came_of(cells, over="mean", tasks=tasks).comparisons
-        assert (one.value, one.outcome) == (None, "not run")
+        assert (one.on, one.value) == ("mean of 2 tasks (accuracy, mcc)", None)
+        assert one.outcome == "no mean"
         printed = REPORT.model_copy(update={"averages": "any_metric"})
         (mixed,) = came_of(cells, printed, over="mean", tasks=tasks).comparisons
         assert (mixed.on, mixed.value is None) == ("mean of 2 tasks", False)

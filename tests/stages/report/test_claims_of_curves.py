@@ -1,11 +1,13 @@
 """What came of claims about curves, whose values are compared as they are."""
 
+import pyarrow as pa
 import pytest
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.report.claim_kinds import CurveClaim, CurvePart
 from permafrost.stages.report.claims import claim_results, claims_summary
-from permafrost.stages.report.curve_claims import Curves
+from permafrost.stages.report.curve_claims import Curves, read_curves
+from permafrost.stages.report.layers import LAYER_CURVES, read_layer_curves
 from permafrost.stages.report.tables import ResultsTable
 
 EMPTY = ResultsTable((), ())
@@ -15,7 +17,7 @@ CURVES = Curves(
         ("theory", "HTP", "reviews", "even"): {"1": 0.2, "2": 0.6, "final": 0.5},
         ("theory", "plain", "reviews", "even"): {"1": 0.3, "2": 0.4, "final": 0.5},
         ("theory", "plain", "titles", "even"): {"1": 0.1},
-        ("", "VA", "reviews", "recall@1"): {"1": 0.1, "2": 0.4},
+        ("layers", "VA", "reviews", "recall@1"): {"1": 0.1, "2": 0.4},
     },
 )
 
@@ -62,6 +64,21 @@ def test_two_positions_of_one_curve_are_one_comparison():
         "holds",
         None,
     )
+
+
+def test_a_claim_is_not_answered_from_the_curve_of_another_probe():
+    """Curves of kind `layers` are in one figure, whichever probe they are of."""
+    names = [f.name for f in LAYER_CURVES]
+    rows = [("of hidden", "m", "pairs · Spearman", 3, 0.5), ("other", "n", "pairs · mrr", 3, 0.5)]
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    curves = read_curves([], read_layer_curves(table))
+    outcomes: dict[str, str] = {}
+    for probe in ("of hidden", "other"):
+        part = CurvePart(method="m", measure="Spearman")
+        said = CurveClaim(kind="curve", says="c", probe=probe, higher=part, lower=0.1, at=("3",))
+        (result,) = claim_results([said], EMPTY, BootstrapConfig(), curves)
+        outcomes[probe] = result.outcome
+    assert outcomes == {"of hidden": "holds", "other": "not run"}
 
 
 def test_a_claim_about_curves_names_one():

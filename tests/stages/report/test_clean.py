@@ -137,6 +137,27 @@ def test_without_overlap_there_is_neither_a_note_nor_a_table(grid: Grid, tmp_pat
     assert "that train has" not in page.source
 
 
+def test_where_all_of_test_is_in_train_no_scores_on_others_are_promised(
+    mixed: Grid, tmp_path: Path
+):
+    of_first = [i for i, cell in enumerate(mixed.cells) if cell.task == "ratio 0.2"]
+    of_second = [i for i in range(len(mixed.cells)) if i not in of_first]
+    for i in of_second:
+        mixed.edit_metrics(i, overlap=1.0, n_clean_test=0, clean_test=None)
+    source = (mixed.write(tmp_path / "one") / "report.html").read_text()
+    (second,) = {mixed.cells[i].task for i in of_second}
+    assert f"{second} 100.0 %. Scores on the others are in report.html" in source
+    assert f"Too few others for scores of their own are left of {second}." in source
+    found = clean_table(read_results(mixed.cells), results_table(mixed.cells))
+    assert found is not None
+    assert [c.task for c in found.columns] == ["ratio 0.2"]
+    for i in of_first:
+        mixed.edit_metrics(i, overlap=1.0, n_clean_test=0, clean_test=None)
+    source = (mixed.write(tmp_path / "both") / "report.html").read_text()
+    assert "Scores on the others" not in source
+    assert "Without texts that occur in train" not in source
+
+
 def test_a_small_overlap_is_not_printed_as_none(grid: Grid, tmp_path: Path):
     for i in range(len(grid.cells)):
         shares = {"overlap": 0.0004, "test_in_dev": 0.0004, "dev_in_train": 0.0005}

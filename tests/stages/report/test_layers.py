@@ -34,7 +34,7 @@ SCORES = {
 
 def tidy(scores: dict[tuple[str, str], dict[int, float]] | None = None) -> pa.Table:
     rows = [
-        (method, task, layer, score)
+        ("layers", method, task, layer, score)
         for (method, task), curve in (SCORES if scores is None else scores).items()
         for layer, score in curve.items()
     ]
@@ -56,7 +56,11 @@ def with_layers(make_grid, tmp_path: Path) -> tuple[Grid, Path]:
 
 def test_curves_hold_the_scores_of_the_table_in_the_order_of_layers() -> None:
     order = np.random.default_rng(0).permutation(tidy().num_rows)
-    for table in (tidy(), tidy().take(order), tidy().select(["score", "layer", "task", "method"])):
+    for table in (
+        tidy(),
+        tidy().take(order),
+        tidy().select(["score", "layer", "task", "method", "probe"]),
+    ):
         curves = read_layer_curves(table)
         found = {(c.method, c.task): list(zip(c.layers, c.scores, strict=True)) for c in curves}
         assert found == {key: sorted(curve.items()) for key, curve in SCORES.items()}
@@ -160,6 +164,7 @@ def test_segment_matching_makes_such_curves() -> None:
     found = layer_curve("va", layers)
     table = pa.table(
         {
+            "probe": ["segments"] * 3,
             "method": found.column("what"),
             "task": ["matching"] * 3,
             "layer": found.column("layer"),
@@ -184,7 +189,10 @@ def test_names_are_escaped(make_grid, tmp_path: Path) -> None:
     ("table", "message"),
     [
         (tidy().slice(0, 0), "have 0 rows and the columns"),
-        (tidy().drop_columns(["task"]), r"columns \['method', 'layer', 'score'\], expected"),
+        (
+            tidy().drop_columns(["task"]),
+            r"columns \['probe', 'method', 'layer', 'score'\], expected",
+        ),
         (tidy().append_column("n", [[1] * 8]), "'n'"),
         (changed("score", [0.1, float("nan")] + [0.2] * 6), "score in row 2 of .* is nan"),
         (changed("score", ["high"] * 8), "'score': 'string'"),

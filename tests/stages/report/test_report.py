@@ -340,6 +340,7 @@ def test_an_axis_is_cut_to_the_tasks_that_have_results():
     ):
         axis.require(["a", "c"])
     assert axis.among(["a", "c"]) == CurveAxis(label="x", values={"a": 0.1})
+    assert axis.among(["c"]) == TasksAxis(), "none of them has a place"
     TasksAxis().require([])
     assert TasksAxis().among(["a"]) == TasksAxis()
 

@@ -1,7 +1,7 @@
 """Intervals and comparisons with the best: from predictions on disk into the table, and every form of it."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from html import escape
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
 from permafrost.stages.report.entries import p_clause, p_text, signed
 from permafrost.stages.report.notes import annotated
+from permafrost.stages.report.paired import paired_difference
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.results_files import results_latex, results_markdown, results_summary
 from permafrost.stages.report.standing import standings
@@ -83,6 +84,44 @@ def test_intervals_and_comparisons_are_those_of_the_predictions(cells):
         assert (a.difference.low, a.difference.high) == pytest.approx((expected.low, expected.high))
     assert found.tied(CONFIG.alpha) == {"close"}
     assert found.against("good") is None
+
+
+def test_rows_of_the_same_fits_do_not_differ_on_a_task_or_on_the_mean(tmp_path: Path):
+    """Whatever their seeds scored: other seeds would have been the same for both."""
+    labels = two_classes(40)
+    made = [
+        scored_cell(tmp_path, m, labels, answers(r, labels, seed), task=task, seed=seed)
+        for m in ("one", "twin")
+        for task in ("t", "u")
+        for seed, r in enumerate((0.9, 0.6))
+    ]
+    table = with_notes(made)
+    for standing in table.standings:
+        (against,) = standing.against_best
+        assert astuple(against.difference)[:4] == (0, 0, 0, 1)
+    on_mean = paired_difference(table, (0, 1), *table.rows, CONFIG)
+    assert on_mean is not None
+    assert astuple(on_mean)[:4] == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(("fits", "p"), [(("fit/a", "fit/b"), 1.0), ((None, None), None)])
+def test_the_same_fits_are_known_as_such_without_predictions(
+    tmp_path: Path, fits: tuple[str | None, ...], p: float | None
+):
+    labels = two_classes(40)
+    made = [
+        replace(
+            scored_cell(tmp_path, m, labels, answers(right, labels, seed), seed=seed),
+            fit=fits[seed],
+        )
+        for m in ("one", "twin")
+        for seed, right in enumerate((0.9, 0.6))
+    ]
+    for cell in made:
+        (cell.folder / PREDICTIONS).unlink()
+    table = with_notes(made)
+    found = paired_difference(table, (0,), *table.rows, CONFIG)
+    assert (None if found is None else found.p) == p
 
 
 def test_the_best_is_the_one_with_the_highest_score_on_test_whatever_dev_says(cells):
