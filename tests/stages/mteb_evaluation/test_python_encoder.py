@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from permafrost.stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
 from permafrost.stages.heads import GlotHead, MeanHead, ScorerHead
 from permafrost.stages.mteb_evaluation.build import build_task
 from permafrost.storage.errors import InputError
+from tests.documents import marked
 from tests.stages.encoder.fitted_homes import Home, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
@@ -116,6 +118,27 @@ def test_models_that_share_a_cache_have_their_own_scores(
     # And they are those of the library on the same folders.
     library = SentenceTransformer(str(module), device="cpu", trust_remote_code=True)
     assert score(library, data, None) == pytest.approx(alone[1], abs=2e-3)
+
+
+def test_the_lines_of_the_page_run(
+    module: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = marked("test: scores by mteb", "python")
+    (tmp_path / "my-head").symlink_to(module)
+    monkeypatch.chdir(tmp_path)
+    # Its default lies in the user's folder.
+    cache = ResultCache(tmp_path / "cache")
+    monkeypatch.setattr(mteb, "evaluate", partial(mteb.evaluate, cache=cache))
+    config = task(data, "sts")
+    built = build_task(config, "mine", config.read())
+    monkeypatch.setattr(mteb, "get_tasks", lambda names: [built])
+    names: dict[str, Any] = {}
+    exec(code, names)
+    model = permafrost.mteb_encoder(module, device="cpu")
+    assert names["results"].task_results[0].get_score() == pytest.approx(score(model, data, None))
+    (kept,) = (tmp_path / "cache").rglob("mine.json")
+    assert kept.parent.name == model.mteb_model_meta.revision
+    assert kept.parents[1].name == "permafrost__glot"
 
 
 def test_names_and_revisions(home: Home, plain: Path, module: Path) -> None:
