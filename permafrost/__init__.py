@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from permafrost.stages.encoder import PredictedClasses, PredictedScores, load_exported
     from permafrost.stages.encoder.sentence_transformers_module import FrozenBackboneHead
     from permafrost.stages.graphs.from_data import graphs_from_data
+    from permafrost.stages.mteb_evaluation.python_encoder import mteb_encoder
     from permafrost.storage.artifacts import ArtifactRef
     from permafrost.storage.errors import (
         CorruptDataError,
@@ -67,6 +68,7 @@ __all__ = [
     "encode",
     "graphs_from_data",
     "load_exported",
+    "mteb_encoder",
     "open",
     "plan",
     "predict",
@@ -83,6 +85,7 @@ _DEFINED_IN = {
     "PredictedScores": "permafrost.stages.encoder",
     "graphs_from_data": "permafrost.stages.graphs.from_data",
     "load_exported": "permafrost.stages.encoder",
+    "mteb_encoder": "permafrost.stages.mteb_evaluation.python_encoder",
 }
 """Names that are imported when they are asked for; the errors are in storage.errors."""
 

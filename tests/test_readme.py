@@ -32,6 +32,7 @@ RUN_BY_TESTS = {
     "keeps a home small",  # tests/flows/disk/test_retention.py
     "a head of your own",  # tests/flows/test_plugins.py
     "a source of your own",  # tests/stages/corpus/test_given_rows.py
+    "scores by mteb",  # tests/stages/mteb_evaluation/test_python_encoder.py
     "predicts",  # tests/flows/texts/test_predict_command.py
 }
 """What marked snippets are; each is run by a test here, or where it says."""

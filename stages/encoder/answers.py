@@ -164,7 +164,11 @@ def answers_of(vectors: TextVectors) -> Answers:
     if isinstance(vectors, LatentVectors):
         head = vectors.head
         return LatentAnswers(
-            head, vectors.arrays, vectors.label_range, d_model=head.encoders.d_model
+            head,
+            vectors.arrays,
+            vectors.label_range,
+            config=vectors.config,
+            d_model=head.encoders.d_model,
         )
     if isinstance(vectors, LinearAnswers):
         return vectors

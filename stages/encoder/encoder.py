@@ -1,7 +1,8 @@
 """Texts in, vectors out: a loaded backbone with a trained head or a method on it, and no store."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -14,6 +15,7 @@ from permafrost.stages.encoder.answers import (
     require_strings,
 )
 from permafrost.stages.encoder.features import compute_features
+from permafrost.stages.encoder.plugin_code import plugin_code_in
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
@@ -51,6 +53,17 @@ class Encoder:
     def max_length(self) -> int:
         """Maximum tokens per input, special tokens and prompt words included; longer texts are truncated."""
         return self.targets[0].max_length
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that determines the vectors, but for the noise of other batches and devices."""
+        recipes = [target.recipe for target in self.targets]
+        return {
+            "features": [target.identity for target in self.targets],
+            "arrays": self.targets[0].arrays,
+            "vectors": self.vectors.identity,
+            "code": plugin_code_in(*recipes),
+        }
 
     def encode(
         self, texts: Iterable[str], progress: Progress | None = None

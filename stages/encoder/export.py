@@ -14,8 +14,10 @@ from permafrost.stages.encoder.load import FittedHead, find_fitted
 from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
 from permafrost.stages.encoder.plain_form import (
+    README,
     TOLERANCE,
     Use,
+    files_digest,
     obstacle,
     plain_difference,
     write_plain,
@@ -161,7 +163,9 @@ def _export(
             difference = None
             write_module(fitted, draft)
         _write_settings(fitted, draft)
-        (draft / "README.md").write_text(model_card(fitted, written, output, use), encoding="utf-8")
+        revision = files_digest(draft) if written == "plain" else None
+        card = model_card(fitted, written, output, use, revision)
+        (draft / README).write_text(card, encoding="utf-8")
     return Exported(
         folder=output,
         artifact=str(fitted.ref),

@@ -1,9 +1,10 @@
 """Texts and graphs in, vectors out: a trained graph-text model with its backbones loaded, and no store."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -35,6 +36,11 @@ class _StoredVector:
     d_out: int
     module: None = None
     n_parameters: int = 0
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The array."""
+        return {"array": self.array}
 
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Read it."""
@@ -90,6 +96,17 @@ class GraphTextEncoder:
     def relations(self) -> tuple[str, ...]:
         """Those that edges of graphs may have."""
         return self.fitted.tuned.relations
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that determines the vectors of texts and graphs, but for the noise of other batches and
+        devices."""
+        labels = self.fitted.labels
+        return {
+            "model": str(self.fitted.ref),
+            "texts": self.fitted.texts.identity,
+            "labels": None if labels is None else labels.identity,
+        }
 
     def encode(
         self,

@@ -41,6 +41,8 @@ LINEAR = "linear"
 LAYERS = "layers"
 """`kind` in the config of a fit whose head reads every layer."""
 _STAGES = ("fit", CHOOSE, LINEAR)
+_ON_HEADS = ("layers_on_heads", "linear_on_head")
+"""Stages of models that read trained heads, which are used where they are scored and nowhere else."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,13 @@ def find_answers(home: Path, name: str, backbone: str | None) -> FittedAnswers:
         target = _target(home, store, (answers.head.layer,), backbone)
         return FittedAnswers(made.ref, answers, (target,))
     result = load_pair_fit(made.folder)
-    answers = LatentAnswers(result.head(), made.arrays, made.label_range, d_model=result.d_model)
+    answers = LatentAnswers(
+        result.head(),
+        made.arrays,
+        made.label_range,
+        config=result.config,
+        d_model=result.d_model,
+    )
     return FittedAnswers(made.ref, answers, (_target(home, store, made.arrays, backbone),))
 
 
@@ -163,6 +171,12 @@ def _find(home: Path, name: str) -> _Trained:
     spec = artifacts.manifest(ref).spec
     if ref.stage not in _STAGES:
         behind = [i for i in spec.inputs if i.partition("/")[0] in (*_STAGES, "finetune")]
+        if ref.stage in _ON_HEADS:
+            raise InputError(
+                f"{name} is a {ref.stage} artifact, a model on other heads, which can neither answer nor "
+                "give vectors outside its experiment; read its scores there"
+                f"{''.join(f'. It reads {i}, which can, but gives its own answers' for i in behind)}"
+            )
         raise InputError(
             f"{name} is a {ref.stage} artifact; give one of stage fit, a trained head, of stage {CHOOSE}, "
             f"the best of a grid, or of stage {LINEAR}, a linear classifier"
@@ -211,7 +225,7 @@ def load_latent_head(
             "and has no vector for a single one; among the heads on every layer only "
             f"{heads_with_vectors()} have. Score pairs with 'permafrost predict'"
         )
-    return LatentVectors(result.coder(), arrays, label_range)
+    return LatentVectors(result.coder(), arrays, label_range, config=result.config)
 
 
 def load_encoder(

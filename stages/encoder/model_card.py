@@ -5,6 +5,7 @@ from pathlib import Path
 from permafrost.stages.encoder.answers import LinearAnswers, classes_known
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.load import LINEAR, FittedHead
+from permafrost.stages.encoder.mteb_name import mteb_name
 from permafrost.stages.encoder.plain_form import Use
 from permafrost.stages.encoder.vectors import LatentVectors
 from permafrost.stages.extraction.files import BackboneFiles
@@ -34,6 +35,33 @@ vectors = model.encode(["A text", "Another one"])
 
 The library wants `trust_remote_code=True` for any class that is not its own; the class is that of the
 installed Permafrost, and no code of this folder is run.""",
+}
+
+_EVALUATING = {
+    "plain": """```python
+import mteb
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{folder}")
+model.model_card_data.model_name = "{name}"
+model.model_card_data.base_model_revision = "{revision}"
+results = mteb.evaluate(model, mteb.get_tasks(["STSBenchmark"]))
+```
+
+mteb stores results by name and revision, and models from folders have neither: without the two lines in the
+middle, this one would be given the scores of the first one that was evaluated on the machine. The revision is
+a digest of the files of this folder.""",
+    "module": """```python
+import mteb
+from permafrost import mteb_encoder
+
+model = mteb_encoder("{folder}")
+results = mteb.evaluate(model, mteb.get_tasks(["STSBenchmark"]))
+```
+
+mteb stores results by name and revision. `mteb_encoder` gives both, the revision a digest of what makes the
+vectors; a `SentenceTransformer` of a folder has neither, and would be given the scores of the first one that
+was evaluated on the machine. A blank text has a vector of zeros.""",
 }
 
 _CLASSIFYING = {
@@ -88,7 +116,9 @@ _ROUNDING = {
 }
 
 
-def model_card(fitted: FittedHead, form: str, folder: Path, use: Use = "vectors") -> str:
+def model_card(
+    fitted: FittedHead, form: str, folder: Path, use: Use = "vectors", revision: str | None = None
+) -> str:
     """The README of an exported folder: what it is, how to load it, and what identifies it.
 
     Args:
@@ -96,6 +126,7 @@ def model_card(fitted: FittedHead, form: str, folder: Path, use: Use = "vectors"
         form: `plain` or `module`.
         folder: the exported folder; only its name is used.
         use: what it is for.
+        revision: of the plain form the digest of its files, see `files_digest`.
     """
     target, identity = fitted.target, fitted.target.identity
     trained = "together" if fitted.ref.stage == FINETUNE else "head"
@@ -118,6 +149,11 @@ def model_card(fitted: FittedHead, form: str, folder: Path, use: Use = "vectors"
         "computed in, features kept in": f"{identity.compute_dtype}, {identity.storage_dtype}",
     }
     shown = "\n\nor\n\n".join(text.format(folder=folder.name) for text in loading)
+    evaluating = ""
+    if use == "vectors":
+        name = mteb_name(folder.name)
+        text = _EVALUATING[form].format(folder=folder.name, name=name, revision=revision)
+        evaluating = f"\n## Scores of mteb\n\n{text}\n"
     table = "\n".join(f"| {name} | `{value}` |" for name, value in rows.items())
     return f"""---
 library_name: sentence-transformers
@@ -139,7 +175,7 @@ folder and keep their own licence.
 | what | value |
 |---|---|
 {table}
-"""
+{evaluating}"""
 
 
 def _loading_classifier(fitted: FittedHead, form: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +168,9 @@ _LAYERS_FILES = ("pair_head.json", "pair_head.safetensors", HISTORY)
 
 def _read_record(folder: Path) -> ModuleRecord:
     path = folder / RECORD
-    if not path.is_file():
-        raise InputError(
-            f"{folder} has no {RECORD}, so 'permafrost export' did not write it; name an exported folder"
-        )
     try:
-        content, _ = read_sealed(path, _again(folder))
-        if content.get("form") == "plain" and "identity" not in content:
+        content = _content(folder)
+        if _is_bare(content):
             raise InputError(
                 f"{folder} is of the plain form, which sentence-transformers loads by itself "
                 f"(SentenceTransformer(folder)); export with --form module for this, or a head with classes "
@@ -184,6 +181,29 @@ def _read_record(folder: Path) -> ModuleRecord:
         raise
     except (ValueError, ValidationError, AttributeError) as error:
         raise CorruptDataError(f"{path} is damaged ({error}); {_again(folder)}") from error
+
+
+def is_for_the_library_alone(folder: Path) -> bool:
+    """Whether a folder is of the plain form, and no classifier, so that `load_exported` cannot read it.
+
+    Raises:
+        InputError: `permafrost export` did not write it.
+        CorruptDataError: its record is damaged.
+    """
+    return _is_bare(_content(folder))
+
+
+def _is_bare(content: Mapping[str, Any]) -> bool:
+    return content.get("form") == "plain" and "identity" not in content
+
+
+def _content(folder: Path) -> Mapping[str, Any]:
+    path = folder / RECORD
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no {RECORD}, so 'permafrost export' did not write it; name an exported folder"
+        )
+    return read_sealed(path, _again(folder))[0]
 
 
 def _require_head(folder: Path, record: ModuleRecord) -> None:

@@ -12,7 +12,7 @@ vectors are ours without the rounding to the store's dtype.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -32,9 +32,15 @@ from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit.models import GradedPairs, SingleClasses
 from permafrost.stages.heads.head import HEADS
-from permafrost.storage.durable import json_bytes
+from permafrost.storage.durable import json_bytes, sha256_of
 from permafrost.storage.errors import InputError
+from permafrost.storage.keys import digest
 from permafrost.storage.quoting import quoted
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+README = "README.md"
 
 Use = Literal["vectors", "classifier"]
 """What a folder is for. A classifier has the head's classes, too."""
@@ -215,6 +221,15 @@ def without_rounding(
 
 
 def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
+    return cast(Vectors, library_model(folder, device).encode(texts, show_progress_bar=False))
+
+
+def library_model(folder: Path, device: str) -> "SentenceTransformer":
+    """A folder of the plain form as the library loads it.
+
+    Raises:
+        InputError: sentence-transformers is not installed.
+    """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -224,8 +239,13 @@ def _by_library(folder: Path, texts: list[str], device: str) -> Vectors:
         ) from error
     chosen_device = None if device == "auto" else device
     with quiet_loading():
-        model = SentenceTransformer(str(folder), device=chosen_device, local_files_only=True)
-    return cast(Vectors, model.encode(texts, show_progress_bar=False))
+        return SentenceTransformer(str(folder), device=chosen_device, local_files_only=True)
+
+
+def files_digest(folder: Path) -> str:
+    """Digest of the files of a folder of the plain form, but its README; mteb can tell it from others so."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != README)
+    return digest({p.relative_to(folder).as_posix(): sha256_of(p) for p in paths})
 
 
 def _write_backbone(target: ExtractTarget, layer: str, folder: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.module_form import BACKBONE, HEAD, RECORD, load_exported
+from permafrost.stages.extraction.recipes.inputs import UnreadableTextError
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -96,11 +96,18 @@ class FrozenBackboneHead(InputModule):
         """Encode texts under the recipe.
 
         Raises:
-            InputError: a text is none, or empty.
+            InputError: a text is none, or empty. The message quotes it: the library sorts texts by length,
+                so that its index here is not that in the list which it was given.
         """
-        require_strings("texts", inputs)
+        for text in inputs:
+            if not isinstance(text, str):
+                raise InputError(f"{quoted(text)} is no text; give a list of strings")
         texts = [(prompt or "") + text for text in inputs]
-        encoded = [t.encoded(texts) for t in self.encoder.targets]
+        try:
+            encoded = [t.encoded(texts) for t in self.encoder.targets]
+        except UnreadableTextError as error:
+            shown = quoted(texts[error.number])
+            raise error.named("a text" if shown in str(error) else f"the text {shown}") from error
         return {"texts": texts, "encoded": encoded}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

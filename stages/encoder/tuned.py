@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -134,6 +135,11 @@ class TunedEncoder:
     def max_length(self) -> int:
         """Maximum tokens per input, special tokens included; longer texts are truncated."""
         return self.fitted.base.max_length
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that determines the vectors, but for the noise of other batches and devices."""
+        return {"head": str(self.fitted.ref), "features": self.fitted.base.identity}
 
     def encode(
         self, texts: Iterable[str], progress: Progress | None = None

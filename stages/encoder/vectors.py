@@ -1,9 +1,9 @@
 """From features to one vector per text: by a trained head, a head on every layer, or a method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from permafrost.stages.embed.finish import finish, of_unit_length, require_finit
 from permafrost.stages.embed.head import embed_with_head
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble
 from permafrost.stages.embed.whitening import Whitening
+from permafrost.stages.encoder.plugin_code import plugin_code_in
+from permafrost.stages.encoder.weights_digest import weights_digest
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.trained import LoadedHead
+from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.stages.freeze.latents import read_latents
 from permafrost.stages.freeze.pair_heads import PairHead, Unified
 from permafrost.storage.progress import Progress
@@ -43,6 +46,11 @@ class TextVectors(Protocol):
     @property
     def n_parameters(self) -> int:
         """Trained numbers."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that determines the vectors, beside the features, in plain JSON types and configs."""
         ...
 
     def of(self, features: Features, progress: Progress) -> Vectors:
@@ -84,6 +92,18 @@ class HeadVectors:
         """Of the head."""
         return self.head.n_parameters
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The head as it was configured, its weights, and what is done to vectors."""
+        config = self.head.config
+        return {
+            "head": config,
+            "task": self.head.facts.task,
+            "weights": weights_digest(self.head.state_dict()),
+            "normalise": self.normalise,
+            "code": plugin_code_in(config),
+        }
+
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Pooled vectors, projected if the head was trained on graded pairs."""
         return embed_with_head(self.head, features.reader(self.head.layer, "span"), progress)
@@ -103,6 +123,8 @@ class OnLatents(ABC):
     """The pooled arrays, in the order in which the head was trained on them."""
     label_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest label that the head was trained on, for scores; vectors do not depend on it."""
+    config: PairFitConfig = field(kw_only=True)
+    """As it was trained."""
 
     @property
     def module(self) -> torch.nn.Module:
@@ -113,6 +135,16 @@ class OnLatents(ABC):
     def n_parameters(self) -> int:
         """Of the head."""
         return self.head.n_parameters
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The head as it was configured, its weights, and the arrays that it reads."""
+        return {
+            "head": self.config,
+            "weights": weights_digest(self.head.state_dict()),
+            "arrays": self.arrays,
+            "code": plugin_code_in(self.config),
+        }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
         """What is computed of each text."""
@@ -187,6 +219,21 @@ class MethodVectors:
     def n_parameters(self) -> int:
         """None: whitening is fitted, not trained."""
         return 0
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The method, the layers that its `layers` are of this backbone, and what was fitted."""
+        fitted = None
+        if self.whitening is not None:
+            whitening = {"mean": self.whitening.mean, "matrix": self.whitening.matrix}
+            fitted = weights_digest({n: torch.from_numpy(v.copy()) for n, v in whitening.items()})
+        return {
+            "method": self.config,
+            "layers": layers_of(self.config, self.sizes),
+            "prompts": self.n_members,
+            "whitening": fitted,
+            "code": plugin_code_in(self.config),
+        }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
         """Vectors combined over layers, not yet combined over prompts or normalised."""

@@ -226,9 +226,9 @@ def family_of(model_type: str, where: str) -> Family:
     if model_type not in FAMILIES:
         raise InputError(
             f"{where} is a {quoted(model_type)} model, which is not supported; supported are "
-            f"{', '.join(sorted(FAMILIES))}. Values and attention rows are captured where these "
-            f"architectures call their attention function; others compute attention elsewhere, and would "
-            f"give wrong or no captures without saying so. Use a backbone of one of these types"
+            f"{', '.join(sorted(FAMILIES))}. Captures are tested for these architectures only: in another, "
+            f"values and attention rows may be wrong or missing without a word. Use a backbone of one of "
+            f"these types"
         )
     return FAMILIES[model_type]
 

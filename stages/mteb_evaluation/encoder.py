@@ -1,6 +1,5 @@
 """An encoder that follows mteb's protocol and gets its vectors from elsewhere."""
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 
 from permafrost.stages.embed.aggregate import Vectors
+from permafrost.stages.encoder.mteb_name import mteb_name
 from permafrost.stages.mteb_evaluation.hub import ROLE_OF_PROMPT
 from permafrost.stages.mteb_evaluation.task import Role
 
@@ -37,7 +37,7 @@ class PermafrostEncoder(AbsEncoder):
         self.vectors = vectors
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={
-                "name": f"permafrost/{re.sub(r'[^A-Za-z0-9._-]+', '-', method).strip('-')}",
+                "name": mteb_name(method),
                 "revision": identity,
                 "similarity_fn_name": ScoringFunction.COSINE,
             }

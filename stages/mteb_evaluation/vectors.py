@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,18 +54,32 @@ class Embedding:
         Raises:
             InputError: all texts are blank, or a vector is not finite or cannot be computed.
         """
-        digests = [text_digest(text) for text in texts]
-        unique = {d: text for d, text in zip(digests, texts, strict=True) if text.strip()}
-        if not unique:
-            raise InputError(
-                f"all {len(texts)} texts of the role {quoted(role)} are blank, so {quoted(self.method)} "
-                f"has nothing to embed"
-            )
+        return without_blank_ones(texts, role, self.method, partial(self._of, role))
+
+    def _of(self, role: Role, unique: Mapping[str, str]) -> Vectors:
         prompt_features = self.features(role, unique)
         parts = [self.vectors.of(member, self.progress) for member in prompt_features]
-        vectors = self.vectors.joined(parts, prompt_features[0].name)
-        rows = {d: row for row, d in enumerate(unique)}
-        out = np.zeros((len(texts), vectors.shape[1]), np.float32)
-        rows_with_text = [i for i, d in enumerate(digests) if d in rows]
-        out[rows_with_text] = vectors[[rows[digests[i]] for i in rows_with_text]]
-        return out
+        return self.vectors.joined(parts, prompt_features[0].name)
+
+
+def without_blank_ones(
+    texts: Sequence[str], role: Role, method: str, compute: Callable[[Mapping[str, str]], Vectors]
+) -> Vectors:
+    """One vector per text `[n, d]` float32, zeros for a blank one; `compute` gets the others by digest, once.
+
+    Raises:
+        InputError: all texts are blank.
+    """
+    digests = [text_digest(text) for text in texts]
+    unique = {d: text for d, text in zip(digests, texts, strict=True) if text.strip()}
+    if not unique:
+        raise InputError(
+            f"all {len(texts)} texts of the role {quoted(role)} are blank, so {quoted(method)} "
+            f"has nothing to embed"
+        )
+    vectors = compute(unique)
+    rows = {d: row for row, d in enumerate(unique)}
+    out = np.zeros((len(texts), vectors.shape[1]), np.float32)
+    rows_with_text = [i for i, d in enumerate(digests) if d in rows]
+    out[rows_with_text] = vectors[[rows[digests[i]] for i in rows_with_text]]
+    return out

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import permafrost
 from permafrost.flows.pipeline import run_serially
 from permafrost.stages.freeze import EncoderSizes, Unified, UnifiedHead, load_pair_fit
 from permafrost.stages.freeze.pair_heads import cosines
@@ -65,6 +66,15 @@ def test_it_is_fitted_on_the_codes_of_the_heads(tmp_path: Path) -> None:
     assert not run_serially(path, home).computed
     wider = run_serially(path, home, ["methods.MLP.hidden=16"])
     assert wider.computed == {"layers_on_heads": 1, "score": 1, "report": 1}
+    # Its heads answer, but otherwise than it does.
+    own = f"{re.escape(str(fit.spec.ref))} is a layers_on_heads artifact, .* can neither answer nor give"
+    single = re.escape(str(fits["block 3", "pairs", 2].spec.ref))
+    with pytest.raises(
+        InputError, match=f"^{own}.* It reads {single}, which can, but gives its own"
+    ):
+        permafrost.predict(["ice"], ["snow"], head=fit.spec.ref, home=home, device="cpu")
+    with pytest.raises(InputError, match=f"^{own}"):
+        permafrost.open(home).encoder(fit.spec.ref, device="cpu")
 
 
 def test_narrow_codes_keep_their_cosines_beside_wide_ones() -> None:

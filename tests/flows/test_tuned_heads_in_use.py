@@ -119,9 +119,11 @@ def test_texts_are_embedded_by_the_tuned_backbone(
     base = files(family)
     name = published(cli.home, base, train, "glot", base.source)
     theirs = expected(cli.home, name, base, NEW)
+    encoder = permafrost.open(cli.home).encoder(name, device="cpu")
     for found in (
         embedded(cli, NEW, name),
-        permafrost.open(cli.home).encoder(name, device="cpu").encode(iter(NEW)),
+        encoder.encode(iter(NEW)),
+        permafrost.mteb_encoder(encoder).vectors(NEW, "text"),
         permafrost.encode(NEW, head=name, home=cli.home, device="cpu"),
     ):
         np.testing.assert_allclose(found, theirs, rtol=2e-4, atol=2e-5)

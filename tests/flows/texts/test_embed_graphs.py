@@ -368,6 +368,8 @@ def test_graphs_need_a_model_that_reads_them(trained: Trained) -> None:
     with pytest.raises(InputError, match="graphs were given without a graph-text model"):
         permafrost.encode(["one"], method="mean", backbone="x", graphs=[None])
     encoder: Any = permafrost.open(trained.home).encoder(trained.models["full"], device="cpu")
+    with pytest.raises(InputError, match="reads a graph beside each text, and tasks of mteb have"):
+        permafrost.mteb_encoder(encoder)
     with pytest.raises(InputError, match=r"text 1 is ' ', which has nothing to tokenise"):
         encoder.encode(["one", " "], [None, None])
     with pytest.raises(InputError, match="text 1 holds half of a surrogate pair"):

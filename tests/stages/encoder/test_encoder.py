@@ -311,7 +311,8 @@ def latents_home(model_folder: ModelFolder, tmp_path_factory: pytest.TempPathFac
 def test_the_unified_embedding_has_the_cosines_that_the_head_predicts(
     latents_home: Home, head: Any, d_out: int
 ) -> None:
-    artifact = latents_home.layers_head(PairFitConfig(head=head, seed=1), LATENTS)
+    config = PairFitConfig(head=head, seed=1)
+    artifact = latents_home.layers_head(config, LATENTS)
     encoder = load_encoder(latents_home.path, artifact, device="cpu")
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (4, d_out) == (4, encoder.d_out)
@@ -319,7 +320,8 @@ def test_the_unified_embedding_has_the_cosines_that_the_head_predicts(
     artifacts = ArtifactStore(latents_home.path)
     trained = load_pair_fit(artifacts.open(artifacts.find(artifact))).head()
     assert isinstance(trained, Unified)
-    assert LatentVectors(trained, tuple(LATENTS)).n_parameters == trained.n_parameters > 0
+    again = LatentVectors(trained, tuple(LATENTS), config=config)
+    assert again.n_parameters == trained.n_parameters > 0
     features = stored(latents_home)
     rows = read_latents([features.reader(array, "span") for array in LATENTS])
     pairs = np.array([[0, 1], [2, 3], [1, 1]])
