@@ -14,8 +14,8 @@ from permafrost.stages.encoder.answers import (
     answers_of,
     require_strings,
 )
+from permafrost.stages.encoder.code_of import code_of
 from permafrost.stages.encoder.features import compute_features
-from permafrost.stages.encoder.plugin_code import plugin_code_in
 from permafrost.stages.encoder.predicted import Predicted
 from permafrost.stages.encoder.vectors import TextVectors
 from permafrost.stages.extraction.backbone import Backbone
@@ -62,7 +62,7 @@ class Encoder:
             "features": [target.identity for target in self.targets],
             "arrays": self.targets[0].arrays,
             "vectors": self.vectors.identity,
-            "code": plugin_code_in(*recipes),
+            "code": code_of(None, *recipes),
         }
 
     def encode(

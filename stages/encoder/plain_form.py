@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from permafrost.stages.embed.aggregate import Vectors
@@ -33,7 +34,7 @@ from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit.models import GradedPairs, SingleClasses
 from permafrost.stages.heads.head import HEADS
 from permafrost.storage.durable import json_bytes, sha256_of
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.quoting import quoted
 
@@ -229,17 +230,23 @@ def library_model(folder: Path, device: str) -> "SentenceTransformer":
 
     Raises:
         InputError: sentence-transformers is not installed.
+        CorruptDataError: it cannot load the folder.
     """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise InputError(
-            "a folder for sentence-transformers alone is checked with that library, which is not "
-            "installed here; install it, or export with --form module"
+            "a folder of the plain form is loaded with sentence-transformers, which is not installed here; "
+            "install it, or export with --form module"
         ) from error
     chosen_device = None if device == "auto" else device
-    with quiet_loading():
-        return SentenceTransformer(str(folder), device=chosen_device, local_files_only=True)
+    try:
+        with quiet_loading():
+            return SentenceTransformer(str(folder), device=chosen_device, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CorruptDataError(
+            f"{folder} cannot be loaded by sentence-transformers ({error}); export it again"
+        ) from error
 
 
 def files_digest(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from permafrost.stages.kinds import kinds_in
 from permafrost.stages.plugins import classes, in_file, look_anew, origin_of, packages
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import CodeFingerprint, fingerprint
@@ -17,15 +16,6 @@ def plugin_code(code: Mapping[str, str]) -> dict[str, str]:
         for entry, sha in code.items()
         if entry.partition(":")[0].partition(".")[0] != _OURS
     }
-
-
-def plugin_code_in(*configs: object) -> dict[str, str]:
-    """Definitions, with their digests, of the plug-ins that are kinds in these configs."""
-    theirs = (k for k in kinds_in(configs) if k.__module__.partition(".")[0] != _OURS)
-    found: dict[str, str] = {}
-    for kind in theirs:
-        found |= plugin_code(fingerprint(kind, packages()).definitions)
-    return found
 
 
 def require_same_code(name: str, trained: Mapping[str, str]) -> None:

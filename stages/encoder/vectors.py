@@ -16,7 +16,7 @@ from permafrost.stages.embed.finish import finish, of_unit_length, require_finit
 from permafrost.stages.embed.head import embed_with_head
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble
 from permafrost.stages.embed.whitening import Whitening
-from permafrost.stages.encoder.plugin_code import plugin_code_in
+from permafrost.stages.encoder.code_of import code_of
 from permafrost.stages.encoder.weights_digest import weights_digest
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.trained import LoadedHead
@@ -101,7 +101,7 @@ class HeadVectors:
             "task": self.head.facts.task,
             "weights": weights_digest(self.head.state_dict()),
             "normalise": self.normalise,
-            "code": plugin_code_in(config),
+            "code": code_of(type(self), config),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
@@ -143,7 +143,7 @@ class OnLatents(ABC):
             "head": self.config,
             "weights": weights_digest(self.head.state_dict()),
             "arrays": self.arrays,
-            "code": plugin_code_in(self.config),
+            "code": code_of(type(self), self.config),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
@@ -232,7 +232,7 @@ class MethodVectors:
             "layers": layers_of(self.config, self.sizes),
             "prompts": self.n_members,
             "whitening": fitted,
-            "code": plugin_code_in(self.config),
+            "code": code_of(type(self), self.config),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:

@@ -16,6 +16,8 @@ from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder.mteb_name import mteb_name
 from permafrost.stages.mteb_evaluation.hub import ROLE_OF_PROMPT
 from permafrost.stages.mteb_evaluation.task import Role
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 VectorsOf = Callable[[Sequence[str], Role], Vectors]
 """Maps texts in one role to one vector each, in order, `[n, d]` float32."""
@@ -53,7 +55,18 @@ class PermafrostEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **kwargs: Any,
     ) -> Vectors:
-        """One vector per text of all batches, in order, `[n, d]` float32; other arguments are ignored."""
+        """One vector per text of all batches, in order, `[n, d]` float32.
+
+        Raises:
+            InputError: vectors of another kind are asked for, by which mteb would name the scores; other
+                arguments are ignored, as they change no vector.
+        """
+        for argument, plain in (("precision", "float32"), ("truncate_dim", None)):
+            if (given := kwargs.get(argument)) not in (None, plain):
+                raise InputError(
+                    f"encode_kwargs has {argument} {quoted(given)}, and vectors here are whole and float32; "
+                    "leave it out, or evaluate a folder of the plain form with sentence-transformers"
+                )
         texts = [text for batch in inputs for text in batch["text"]]
         return self.vectors(texts, ROLE_OF_PROMPT[prompt_type])
 

@@ -16,8 +16,9 @@ from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text_encoder import GraphTextEncoder
 from permafrost.stages.encoder.module_form import is_for_the_library_alone, load_exported
 from permafrost.stages.encoder.plain_form import files_digest, library_model
-from permafrost.stages.encoder.runtime import Device
+from permafrost.stages.encoder.runtime import Device, device_text
 from permafrost.stages.encoder.tuned import TunedEncoder
+from permafrost.stages.extraction.device import device_name
 from permafrost.stages.mteb_evaluation.vectors import without_blank_ones
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
@@ -38,18 +39,19 @@ def mteb_encoder(
 ) -> PermafrostEncoder:
     """A model for `mteb.evaluate`, whose results mteb never takes for those of another one.
 
-    Its revision is a digest of weights, head, recipe and settings. As in `evaluations` of an experiment, a
-    blank text has a vector of zeros, and vectors are compared by cosine.
+    Its revision is a digest of weights, head, recipe, settings and code. As in `evaluations` of an
+    experiment, a blank text has a vector of zeros, and vectors are compared by cosine.
 
     Args:
         encoder: what `Home.encoder` or `load_exported` gives, or a folder that `permafrost export` wrote, in
             the plain form or the module form.
         name: under which mteb lists its results, `permafrost/<name>`; the folder's if not given.
-        device: of a folder: `auto` or None (the first GPU, else the CPU), a torch device, or its name.
+        device: of a folder: `auto` or None (the first GPU, else the CPU), a torch device, or its name. An
+            encoder runs where it was loaded.
 
     Raises:
-        InputError: a graph-text model that reads graphs, of which mteb has none; or a folder that cannot be
-            used.
+        InputError: a graph-text model that reads graphs, of which mteb has none; a folder that cannot be
+            used; or something else that is no encoder of ours.
         CorruptDataError: the folder is not what was exported.
     """
     if isinstance(encoder, str | os.PathLike):
@@ -57,6 +59,7 @@ def mteb_encoder(
         compute, identity = _of_folder(folder, device)
         called = name or folder.resolve().name
     else:
+        _require_ours(encoder)
         if isinstance(encoder, GraphTextEncoder) and encoder.fitted.reads_graphs:
             raise InputError(
                 f"{encoder.fitted.ref} reads a graph beside each text, and tasks of mteb have texts alone; "
@@ -69,11 +72,19 @@ def mteb_encoder(
     return PermafrostEncoder(partial(_vectors, compute, called), called, digest(identity))
 
 
+def _require_ours(encoder: object) -> None:
+    if not isinstance(encoder, Encoder | TunedEncoder | GraphTextEncoder):
+        raise InputError(
+            f"an encoder of Permafrost is expected, and {type(encoder).__name__} was given; give what "
+            "home.encoder(head) or load_exported(folder) returns, or the folder itself"
+        )
+
+
 def _of_folder(folder: Path, device: Device) -> tuple[Compute, Mapping[str, Any]]:
     if not is_for_the_library_alone(folder):
         encoder = load_exported(folder, device=device)
         return encoder.encode, encoder.identity
-    model = library_model(folder, "auto" if device is None else str(device))
+    model = library_model(folder, device_name(device_text(device)))
     encode = partial(model.encode, show_progress_bar=False)
     # Not the digest alone, by which the library's own model goes: it embeds blank texts, too.
     return encode, {"form": "plain", "files": files_digest(folder)}

@@ -1,5 +1,6 @@
 """A head that was trained with its backbone outside its experiment: embedded with, and exported."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 import permafrost
@@ -26,7 +28,7 @@ from permafrost.stages.extraction.recipes import recipe_identity
 from permafrost.stages.finetune.tuned_head_files import load_tuned_head, save_tuned_head
 from permafrost.storage.artifacts import ArtifactRef, ArtifactSpec, ArtifactStore
 from permafrost.storage.features.identity import FloatName
-from permafrost.storage.keys import to_plain
+from permafrost.storage.keys import digest, to_plain
 from tests.flows.test_cli import Cli
 from tests.stages.extraction.references import close, encoded, resolved
 from tests.stages.extraction.tiny_models import save_model
@@ -232,3 +234,18 @@ def test_adapters_are_exported_as_peft_loads_them(cli: Cli, files: Files, tmp_pa
     said = cli("export", full, "-o", str(out.with_name("other")), "--form", "peft", code=2)
     assert "trained with 'train: full', which makes no adapters" in said
     assert not out.with_name("other").exists()
+
+
+def test_the_identity_of_an_encoder_holds_what_was_trained(
+    cli: Cli, files: Files, tmp_path: Path
+) -> None:
+    """A key says what was asked for: other devices come to other weights under it."""
+    base = files("llama")
+    name = published(cli.home, base, "lora", "mean", base.source)
+    encoder = load_tuned(cli.home, name, device="cpu")
+    shutil.copytree(encoder.fitted.folder, other := tmp_path / "other")
+    path = next(other.rglob("adapter_model.safetensors"))
+    save_file({k: v + 1 for k, v in load_file(path).items()}, path)
+    changed = replace(encoder, fitted=replace(encoder.fitted, folder=other))
+    assert digest(changed.identity) != digest(encoder.identity)
+    assert digest(load_tuned(cli.home, name, device="cpu").identity) == digest(encoder.identity)

@@ -1,6 +1,7 @@
 """Encoders in Python and exported folders, scored by mteb with its cache of results."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,15 @@ from sentence_transformers import SentenceTransformer
 import permafrost
 from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.encoder import export_head, load_encoder, load_exported, method_encoder
+from permafrost.stages.encoder import vectors as vectors_module
 from permafrost.stages.encoder.plain_form import files_digest
 from permafrost.stages.extraction.backbone import BackboneConfig
 from permafrost.stages.extraction.recipes import PlainRecipe, parse_recipe
 from permafrost.stages.freeze import EncoderSizes, PairFitConfig, UnifiedHead
 from permafrost.stages.heads import GlotHead, MeanHead, ScorerHead
 from permafrost.stages.mteb_evaluation.build import build_task
-from permafrost.storage.errors import InputError
+from permafrost.stages.mteb_evaluation.python_encoder import _require_ours
+from permafrost.storage.errors import CorruptDataError, InputError
 from tests.documents import marked
 from tests.stages.encoder.fitted_homes import Home, home_with_features
 from tests.stages.extraction.tiny_models import save_model
@@ -227,3 +230,33 @@ def test_a_blank_document_has_a_vector_of_zeros(
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'permafrost export' did not write it"):
         permafrost.mteb_encoder(tmp_path)
+
+
+def test_code_is_in_the_revision(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load_exported(module, device="cpu")
+    before = permafrost.mteb_encoder(encoder).mteb_model_meta.revision
+    monkeypatch.setattr(vectors_module, "code_of", lambda *entries: ["as it was"])
+    assert permafrost.mteb_encoder(encoder).mteb_model_meta.revision != before
+
+
+def test_vectors_of_another_kind_are_refused(module: Path, data: Path) -> None:
+    """By that kind mteb would name the scores."""
+    model, config = permafrost.mteb_encoder(module, device="cpu"), task(data, "sts")
+    built = build_task(config, "mine", config.read())
+    for asked in ({"precision": "binary"}, {"truncate_dim": 4}):
+        with pytest.raises(
+            InputError, match=f"encode_kwargs has {next(iter(asked))} .*leave it out"
+        ):
+            mteb.evaluate(model, built, encode_kwargs=asked, cache=None, co2_tracker=False)
+
+
+def test_what_is_no_encoder_of_ours_is_refused(plain: Path, tmp_path: Path) -> None:
+    for given in (SentenceTransformer(str(plain), device="cpu"), 3):
+        with pytest.raises(InputError, match=f"{type(given).__name__} was given; give what home"):
+            _require_ours(given)
+    with pytest.raises(InputError, match="'tpu' is not supported"):
+        permafrost.mteb_encoder(plain, device="tpu")
+    shutil.copytree(plain, cut := tmp_path / "cut")
+    next(cut.rglob("model.safetensors")).write_bytes(b"cut off")
+    with pytest.raises(CorruptDataError, match="cannot be loaded by sentence-transformers"):
+        permafrost.mteb_encoder(cut, device="cpu")
