@@ -16,7 +16,7 @@ class CleanRow:
     method: str
     role: Role
     entries: tuple[tuple[Entry | None, Entry | None], ...]
-    """Per column: on all of test, and on the clean part; None if that was not run or is too small."""
+    """Per column: on all of test, and on the clean part; None if that was not run or has no score."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class CleanTable:
 
 
 def clean_table(results: Sequence[CellResult], table: ResultsTable) -> CleanTable | None:
-    """Means over seeds on the clean parts of test; None if train shares no text with any test set, or if none
-    has a clean part that is large enough for a score."""
+    """Means over seeds on the clean parts of test; None if train shares no text with any test set, or if no
+    clean part has a score."""
     indices = [
         i
         for i, column in enumerate(table.columns)

@@ -335,7 +335,8 @@ def overlap_note(columns: Sequence[Column], results: Sequence[CellResult]) -> tu
         )
     if without:
         sentences.append(
-            f"Too few others for scores of their own are left of {', '.join(without)}."
+            f"The others of {', '.join(without)} have no score of their own: they are too few, or all have "
+            "one label or one prediction."
         )
     return (" ".join(sentences),)
 

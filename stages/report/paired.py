@@ -9,6 +9,9 @@ Seeds of different tasks are different trainings, and their errors independent, 
 in an evaluation a head is fitted once per seed and scored on every task, so that a lucky seed is lucky on all
 of them. There the scores of a seed are averaged over the tasks first, and the error is that of the means of
 the seeds. Student's t sees nothing of it, as it moves all tasks together, and so it is added.
+
+A task on which two rows are the same fits, or have the same predictions, differs by 0 whichever seeds are
+drawn: it is one of the tasks of the mean, and adds no error of seeds to the difference.
 """
 
 from collections.abc import Sequence
@@ -29,13 +32,14 @@ _ROUNDING = 1e-12
 def paired_difference(
     table: ResultsTable, places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
 ) -> Difference | None:
-    """One row less another on the mean of some columns; none at all between rows of the same fits.
+    """One row less another on the mean of some columns; none at all where they are the same on all of them.
 
     Returns:
         Over tasks where a row has no predictions in some column; None if there are fewer than three columns
         then, or where both have predictions in a column, but of different examples.
     """
-    if all(_is_same_fit(table, place, one, other) for place in places):
+    drawn = [place for place in places if not _is_same(table, place, one, other)]
+    if not drawn:
         return Difference(0.0, 0.0, 0.0, 1.0)
     pairs = [_shared(table, place, one, other) for place in places]
     known = [pair for pair in pairs if pair is not None]
@@ -43,16 +47,21 @@ def paired_difference(
         missing = [place for place, pair in zip(places, pairs, strict=True) if pair is None]
         if any(_has_own(table, place, one) and _has_own(table, place, other) for place in missing):
             return None
-        return _between_tasks(table, places, one, other, config)
+        return _between_tasks(table, places, drawn, one, other, config)
     ours, theirs = (
-        _over_tasks(table, places, row, [pair[i] for pair in known], config)
+        _over_tasks(table, places, drawn, row, [pair[i] for pair in known], config)
         for i, row in enumerate((one, other))
     )
     return difference(ours, theirs, config.level, config.seed)
 
 
 def _between_tasks(
-    table: ResultsTable, places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
+    table: ResultsTable,
+    places: Sequence[int],
+    drawn: Sequence[int],
+    one: Row,
+    other: Row,
+    config: BootstrapConfig,
 ) -> Difference | None:
     from scipy.special import stdtr, stdtrit
 
@@ -61,7 +70,7 @@ def _between_tasks(
     if len(gaps) < len(pairs) or len(gaps) < LEAST_TASKS:
         return None
     value, n = float(gaps.mean()), len(gaps)
-    parts = [part for row in (one, other) for part in _of_shared_fits(table, places, row)]
+    parts = [part for row in (one, other) for part in _of_shared_fits(table, drawn, row, n)]
     if np.ptp(gaps) > _ROUNDING:
         parts.append((float(gaps.std(ddof=1)) / n**0.5, n - 1.0))
     error, freedom = _together(parts)
@@ -79,7 +88,9 @@ def mean_estimate(
     """The mean of some columns of a row; None unless it has predictions in all of them."""
     alone = [_shared(table, place, row, row) for place in places]
     known = [pair[0] for pair in alone if pair is not None]
-    return _over_tasks(table, places, row, known, config) if len(known) == len(alone) else None
+    if len(known) < len(alone):
+        return None
+    return _over_tasks(table, places, places, row, known, config)
 
 
 def behind(table: ResultsTable, average: Average, config: BootstrapConfig) -> tuple[str, ...]:
@@ -122,18 +133,20 @@ def _shared(
 def _over_tasks(
     table: ResultsTable,
     places: Sequence[int],
+    drawn: Sequence[int],
     row: Row,
     estimates: Sequence[Estimate],
     config: BootstrapConfig,
 ) -> Estimate:
-    """The estimate of the mean over tasks; spread over seeds as Welch and Satterthwaite have it."""
+    """The estimate of the mean over tasks; spread over the seeds of those that are drawn as Welch and
+    Satterthwaite have it."""
     if len(estimates) == 1:
         return estimates[0]
     n = len(estimates)
     of = dict(zip(places, estimates, strict=True))
-    alone = [group[0] for group in _by_fit(table, places, row) if len(group) == 1]
+    alone = [group[0] for group in _by_fit(table, drawn, row) if len(group) == 1]
     parts = [(of[place].error / n, of[place].freedom) for place in alone]
-    error, freedom = _together([*parts, *_of_shared_fits(table, places, row)])
+    error, freedom = _together([*parts, *_of_shared_fits(table, drawn, row, n)])
     return Estimate(
         value=float(np.mean([e.value for e in estimates])),
         values=np.mean(
@@ -160,9 +173,9 @@ def _together(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _of_shared_fits(
-    table: ResultsTable, places: Sequence[int], row: Row
+    table: ResultsTable, places: Sequence[int], row: Row, n: int
 ) -> list[tuple[float, float]]:
-    """What each fit that several of the columns share adds to the error of their mean, with its degrees of
+    """What each fit that several of the columns share adds to the error of a mean over n, with its degrees of
     freedom."""
     found: list[tuple[float, float]] = []
     for group in _by_fit(table, places, row):
@@ -171,10 +184,10 @@ def _of_shared_fits(
         by_task = [_seeds(table, place, row) for place in group]
         seeds = sorted(set(by_task[0]).intersection(*by_task))
         if len(seeds) < 2:
-            found += _moved_alike(row, group, len(places))
+            found += _moved_alike(row, group, n)
             continue
         sums = [sum(scores[seed].value for scores in by_task) for seed in seeds]
-        error = float(np.std(sums, ddof=1)) / len(seeds) ** 0.5 / len(places)
+        error = float(np.std(sums, ddof=1)) / len(seeds) ** 0.5 / n
         if error > _ROUNDING:
             found.append((error, len(seeds) - 1.0))
     return found
@@ -205,9 +218,13 @@ def _by_fit(table: ResultsTable, places: Sequence[int], row: Row) -> list[list[i
     return [group for _, group in groups]
 
 
-def _is_same_fit(table: ResultsTable, place: int, one: Row, other: Row) -> bool:
+def _is_same(table: ResultsTable, place: int, one: Row, other: Row) -> bool:
+    """Whether two rows are the same fits in a column, or have the same predictions."""
     ours, theirs = (_seeds(table, place, row) for row in (one, other))
-    return bool(ours) and ours == theirs and all(s.fit is not None for s in ours.values())
+    if ours and ours == theirs and all(s.fit is not None for s in ours.values()):
+        return True
+    pair = _shared(table, place, one, other)
+    return pair is not None and pair[0].has_answers_of(pair[1])
 
 
 def _seeds(table: ResultsTable, place: int, row: Row) -> dict[int, SeedScore]:

@@ -147,7 +147,7 @@ def test_where_all_of_test_is_in_train_no_scores_on_others_are_promised(
     source = (mixed.write(tmp_path / "one") / "report.html").read_text()
     (second,) = {mixed.cells[i].task for i in of_second}
     assert f"{second} 100.0 %. Scores on the others are in report.html" in source
-    assert f"Too few others for scores of their own are left of {second}." in source
+    assert f"The others of {second} have no score of their own: they are too few" in source
     found = clean_table(read_results(mixed.cells), results_table(mixed.cells))
     assert found is not None
     assert [c.task for c in found.columns] == ["ratio 0.2"]
@@ -156,6 +156,14 @@ def test_where_all_of_test_is_in_train_no_scores_on_others_are_promised(
     source = (mixed.write(tmp_path / "both") / "report.html").read_text()
     assert "Scores on the others" not in source
     assert "Without texts that occur in train" not in source
+
+
+def test_many_others_without_a_score_are_not_said_to_be_too_few_alone(grid: Grid, tmp_path: Path):
+    """A correlation with labels that are all equal is none."""
+    for i in range(len(grid.cells)):
+        grid.edit_metrics(i, overlap=0.4, n_clean_test=300, clean_test=None)
+    source = Page(grid.write(tmp_path / "report") / "report.html").source
+    assert "are too few, or all have one label or one prediction." in source
 
 
 def test_a_small_overlap_is_not_printed_as_none(grid: Grid, tmp_path: Path):

@@ -108,6 +108,28 @@ def test_gaps_that_are_alike_on_all_tasks_are_no_difference_where_seeds_are_furt
     assert found.p > 0.5
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["over examples", "over tasks"])
+def test_seeds_of_a_task_on_which_methods_are_the_same_fits_do_not_matter(kept: bool):
+    """Not in the spread of the seeds that the others share either."""
+    table = equal_methods(np.random.default_rng(5), 0.02, 0.0, kept=kept)
+    rows = tuple(replace(row, entries=(entry([0.8]), *row.entries[1:])) for row in table.rows)
+    found = []
+    for gap in (0.0, 0.2):
+        scores_K = np.array([0.8 - gap, 0.8, 0.8 + gap])
+        seeds = {k: SeedScore(float(v), f"fit/{k}") for k, v in enumerate(scores_K)}
+        same = estimate("accuracy", scores_K, np.full((N_SEEDS, CONFIG.n_resamples), 0.8))
+        first = replace(
+            table.standings[0],
+            estimates=(dict.fromkeys(NAMES, same),) if kept else (),
+            seeds=dict.fromkeys(NAMES, seeds),
+        )
+        changed = replace(table, rows=rows, standings=(first, *table.standings[1:]))
+        found.append(paired_difference(changed, range(N_TASKS), *rows, CONFIG))
+    assert found[0] is not None
+    assert found[0].low < found[0].value < found[0].high
+    assert found[0] == found[1]
+
+
 def test_seeds_that_no_two_tasks_have_in_common_are_taken_to_move_all():
     table = equal_methods(np.random.default_rng(4), 0.02, 0.0, kept=True)
     apart = tuple(

@@ -104,6 +104,24 @@ def test_rows_of_the_same_fits_do_not_differ_on_a_task_or_on_the_mean(tmp_path: 
     assert astuple(on_mean)[:4] == (0, 0, 0, 1)
 
 
+def test_a_task_on_which_rows_are_the_same_adds_no_spread_of_seeds_to_their_mean(tmp_path: Path):
+    labels = two_classes(400)
+    made = [
+        scored_cell(tmp_path, m, labels, answers(r, labels, seed), task=task, seed=seed)
+        for m, own in (("one", 0.9), ("two", 0.8))
+        for seed, same in enumerate((0.95, 0.55, 0.75))
+        for task, r in (("same", same), ("own", own))
+    ]
+    table = with_notes(made)
+    alone = paired_difference(table, (1,), *table.rows, CONFIG)
+    on_mean = paired_difference(table, (0, 1), *table.rows, CONFIG)
+    assert alone is not None
+    assert on_mean is not None
+    halves = (alone.value / 2, alone.low / 2, alone.high / 2)
+    assert astuple(on_mean)[:3] == pytest.approx(halves)
+    assert on_mean.p == alone.p < 0.05
+
+
 @pytest.mark.parametrize(("fits", "p"), [(("fit/a", "fit/b"), 1.0), ((None, None), None)])
 def test_the_same_fits_are_known_as_such_without_predictions(
     tmp_path: Path, fits: tuple[str | None, ...], p: float | None
