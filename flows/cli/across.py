@@ -30,7 +30,8 @@ def across(
         list[str] | None,
         typer.Option(
             help="Rows, separated by semicolons; all that the runs share if not given. 'first token / last "
-            "token' is the first for encoders and the second for decoders. May be repeated."
+            "token', with spaces around the slash, is the first for encoders and the second for decoders. "
+            "May be repeated."
         ),
     ] = None,
     group: Annotated[

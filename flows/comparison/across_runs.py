@@ -1,6 +1,6 @@
 """Runs of one experiment with several backbones, read for one table over all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -180,7 +180,7 @@ def _tests(side: Side, methods: dict[str, str], backbone: str) -> _Tests:
     if missing := [name for name in methods.values() if name not in known]:
         raise InputError(
             f"{side.label}, with {backbone}, has no method {quoted(missing[0])}; there are "
-            f"{', '.join(dict.fromkeys(s.method for s in side.methods))}"
+            f"{', '.join(dict.fromkeys(s.method for s in side.methods))}{_meant(missing[0], known)}"
         )
     tests: dict[tuple[str, str], float] = {}
     metrics: dict[str, str] = {}
@@ -195,6 +195,17 @@ def _tests(side: Side, methods: dict[str, str], backbone: str) -> _Tests:
                 )
             tests[row, scored.task] = fmean(scored.tests)
     return tests, metrics
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """How two methods are named as one row, if they are around a slash of this name without its spaces."""
+    parts = name.split("/")
+    for i in range(1, len(parts)):
+        one, other = ("/".join(of).strip() for of in (parts[:i], parts[i:]))
+        row = f"{one}{BY_KIND}{other}"
+        if one in known and other in known and row != name:
+            return f"; two methods are one row with spaces around the slash: {quoted(row)}"
+    return ""
 
 
 def _shared(names: Sequence[dict[str, Any]]) -> list[str]:

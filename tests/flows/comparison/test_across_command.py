@@ -179,8 +179,21 @@ def test_a_method_whose_name_looks_like_two_rows_is_itself(tmp_path: Path, name:
         assert [run.tests[name, "one"] for run in found.runs] == [0.3, 0.3]
     # Of a run that lacks it nothing else takes its place.
     less = recorded(tmp_path, "c", cells[:2], "done", tests)
-    with pytest.raises(InputError, match=f"with c, has no method '{name}'"):
+    with pytest.raises(InputError, match=f"with c, has no method '{name}'") as caught:
         read_across([runs[0], less], tmp_path, [name])
+    assert f"the slash: '{name}'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["first/of all", "first /of all"])
+def test_two_methods_without_spaces_between_them_are_told_how_they_are_one_row(
+    tmp_path: Path, name: str
+) -> None:
+    cells = [("first", "one"), ("of all", "one")]
+    runs = [recorded(tmp_path, run, cells, "done") for run in ("a", "b")]
+    with pytest.raises(InputError, match=r"spaces around the slash: 'first / of all'$"):
+        read_across(runs, tmp_path, [name])
+    with pytest.raises(InputError, match=r"has no method 'first/cls'; there are first, of all$"):
+        read_across(runs, tmp_path, ["first/cls"])
 
 
 def test_runs_are_one_table_with_parameters_groups_and_figures(
