@@ -3,7 +3,6 @@ manifest."""
 
 import contextlib
 import datetime
-import hashlib
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from permafrost.storage.disk_use import files_under
 from permafrost.storage.drafts import DRAFT_PREFIX, STALE_S, draft_path, is_abandoned
 from permafrost.storage.durable import (
     is_there,
+    large_sha256,
     make_folder,
     remove_any,
     renamed_aside,
@@ -36,7 +36,7 @@ from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, public_name, replica_of
-from permafrost.storage.sealed import read_sealed, require_format, sealed_bytes
+from permafrost.storage.sealed import read_versioned, sealed_bytes
 from permafrost.storage.spent import spent_before
 from permafrost.storage.uploads import uploaded
 
@@ -154,9 +154,7 @@ class ArtifactStore:
         if not is_there(path):
             raise NotFoundError(f"there is no artifact {ref}; see 'permafrost ls'")
         try:
-            fields, has_checksum = read_sealed(path)
-            if has_checksum:
-                require_format(path, fields, "artifact", ARTIFACT_FORMAT)
+            fields, _ = read_versioned(path, "artifact", ARTIFACT_FORMAT)
             manifest = Manifest.model_validate(fields)
         except FileNotFoundError as error:
             raise _removed(ref) from error
@@ -425,7 +423,7 @@ def _files(folder: Path) -> list[Path]:
 def _record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return FileRecord(bytes=path.stat().st_size, sha256=_sha256(path))
+    return FileRecord(bytes=path.stat().st_size, sha256=large_sha256(path))
 
 
 def _differs(path: Path, record: FileRecord) -> str | None:
@@ -434,14 +432,9 @@ def _differs(path: Path, record: FileRecord) -> str | None:
         return f"{public_name(path)} is missing, a folder is there"
     if (size := path.stat().st_size) != record.bytes:
         return f"{public_name(path)} has {size:,} bytes, its manifest says {record.bytes:,}"
-    if _sha256(path) != record.sha256:
+    if large_sha256(path) != record.sha256:
         return f"the checksum of {public_name(path)} does not match its manifest"
     return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _removed(ref: ArtifactRef) -> RemovedError:

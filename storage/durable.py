@@ -226,6 +226,12 @@ def sha256_of(path: Path) -> str | None:
         return None
 
 
+def large_sha256(path: Path) -> str:
+    """The digest of the content of a file that may be too large for memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def json_bytes(value: object) -> bytes:
     """Readable JSON, deterministic for each value."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()

@@ -20,20 +20,6 @@ def sealed_bytes(fields: Mapping[str, Any]) -> bytes:
     return json_bytes({**plain, CHECKSUM: digest(plain)})
 
 
-def require_format(path: Path, fields: Mapping[str, Any], what: str, version: int) -> None:
-    """Check the format version of a file whose checksum is right, before its fields.
-
-    Raises:
-        InputError: it is another one; the file is not damaged.
-    """
-    found = fields.get("format_version", version)
-    if found != version:
-        raise InputError(
-            f"{public_name(path)} has {what} format {quoted(found)}, this program reads {version}; use a "
-            "version of permafrost that reads it"
-        )
-
-
 def read_sealed(path: Path, advice: str | None = None) -> tuple[dict[str, Any], bool]:
     """The fields of such a file without the checksum, and whether there was one.
 
@@ -59,5 +45,22 @@ def read_sealed(path: Path, advice: str | None = None) -> tuple[dict[str, Any], 
     if has_checksum and found != expected:
         raise CorruptDataError(
             f"{public_name(path)} is damaged: its checksum is {found!s:.40}, its content has {expected}{end}"
+        )
+    return fields, has_checksum
+
+
+def read_versioned(path: Path, what: str, version: int) -> tuple[dict[str, Any], bool]:
+    """As `read_sealed`, of a file that has a format version, which is checked before its other fields.
+
+    Raises:
+        InputError: it has another version and a right checksum, so that it is not damaged.
+        CorruptDataError, FileNotFoundError: as `read_sealed`.
+    """
+    fields, has_checksum = read_sealed(path)
+    found = fields.get("format_version", version)
+    if has_checksum and found != version:
+        raise InputError(
+            f"{public_name(path)} has {what} format {quoted(found)}, this program reads {version}; use a "
+            "version of permafrost that reads it"
         )
     return fields, has_checksum

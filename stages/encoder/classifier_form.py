@@ -11,12 +11,12 @@ from pathlib import Path
 
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.encoder.answers import classes_known
+from permafrost.stages.encoder.digests import digests_of
 from permafrost.stages.encoder.load import FittedHead
 from permafrost.stages.encoder.module_form import (
     HEAD,
     RECORD,
     ModuleRecord,
-    digests_of,
     reads_of,
     write_head,
 )

@@ -62,7 +62,7 @@ class Encoder:
             "features": [target.identity for target in self.targets],
             "arrays": self.targets[0].arrays,
             "vectors": self.vectors.identity,
-            "code": code_of(None, *recipes),
+            "code": code_of(recipes),
         }
 
     def encode(

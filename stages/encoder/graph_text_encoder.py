@@ -14,11 +14,11 @@ from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import Features
 from permafrost.stages.encoder.answers import require_strings
 from permafrost.stages.encoder.code_of import code_of
+from permafrost.stages.encoder.digests import weights_digest
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.graph_text import FittedGraphText, GraphsOfTexts, find_graph_text
 from permafrost.stages.encoder.runtime import Device, runtime_on
 from permafrost.stages.encoder.vectors import Name
-from permafrost.stages.encoder.weights_digest import weights_digest
 from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.recipes.inputs import require_readable
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
@@ -107,7 +107,7 @@ class GraphTextEncoder:
         return {
             "model": str(self.fitted.ref),
             "weights": weights_digest(self.fitted.tuned.state),
-            "code": code_of(type(self), self.fitted.tuned.config),
+            "code": code_of([self.fitted.tuned.config], type(self)),
             "texts": self.fitted.texts.identity,
             "labels": None if labels is None else labels.identity,
         }

@@ -1,6 +1,5 @@
 """Any head with its backbone in one folder, read by Permafrost, or through it by sentence-transformers."""
 
-import hashlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from permafrost.stages.encoder.answers import LinearAnswers
+from permafrost.stages.encoder.digests import digests_of
 from permafrost.stages.encoder.encoder import Encoder
 from permafrost.stages.encoder.linear_form import read_linear, write_linear
 from permafrost.stages.encoder.load import FittedHead, assemble, load_latent_head
@@ -101,11 +101,6 @@ def write_head(fitted: FittedHead, folder: Path) -> None:
         return
     for name in _LAYERS_FILES if isinstance(fitted.vectors, LatentVectors) else _HEAD_FILES:
         shutil.copyfile(fitted.folder / name, folder / name)
-
-
-def digests_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files of a folder, by name."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
 
 
 def reads_of(vectors: HeadVectors | LatentVectors | LinearAnswers) -> str:

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.encoder.answers import LinearAnswers, answers_of
+from permafrost.stages.encoder.digests import digests_of
 from permafrost.stages.encoder.linear_form import logits, logits_layer, why_not_classes
 from permafrost.stages.encoder.load import FittedHead, assemble
 from permafrost.stages.encoder.vectors import HeadVectors, LatentVectors, TextVectors
@@ -33,7 +34,7 @@ from permafrost.stages.extraction.recompute import COMPUTE_NOISE
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.fit.models import GradedPairs, SingleClasses
 from permafrost.stages.heads.head import HEADS
-from permafrost.storage.durable import json_bytes, sha256_of
+from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import CorruptDataError, InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.quoting import quoted
@@ -251,8 +252,7 @@ def library_model(folder: Path, device: str) -> "SentenceTransformer":
 
 def files_digest(folder: Path) -> str:
     """Digest of the files of a folder of the plain form, but its README; mteb can tell it from others so."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != README)
-    return digest({p.relative_to(folder).as_posix(): sha256_of(p) for p in paths})
+    return digest({name: found for name, found in digests_of(folder).items() if name != README})
 
 
 def _write_backbone(target: ExtractTarget, layer: str, folder: Path) -> None:

@@ -14,6 +14,7 @@ from permafrost.stages.embed.finish import require_finite
 from permafrost.stages.embed.head import embed_with_head, encode_with_head
 from permafrost.stages.encoder.answers import answered, head_answers
 from permafrost.stages.encoder.code_of import code_of
+from permafrost.stages.encoder.digests import digests_of
 from permafrost.stages.encoder.graph_text import FINETUNE
 from permafrost.stages.encoder.plugin_code import plugin_code, require_same_code
 from permafrost.stages.encoder.predicted import Predicted
@@ -26,7 +27,6 @@ from permafrost.stages.finetune.live_reader import LiveReader
 from permafrost.stages.finetune.tuned_head_files import TunedHead, holds_tuned_head, load_tuned_head
 from permafrost.stages.fit.trained import LoadedHead
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore
-from permafrost.storage.durable import sha256_of
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.progress import Progress, SilentProgress
@@ -141,13 +141,12 @@ class TunedEncoder:
     @property
     def identity(self) -> Mapping[str, Any]:
         """Everything that determines the vectors, but for the noise of other batches and devices."""
-        folder = self.fitted.folder
-        files = sorted(folder.rglob("*.safetensors"))
+        files = digests_of(self.fitted.folder)
         return {
             "head": str(self.fitted.ref),
-            "weights": {path.relative_to(folder).as_posix(): sha256_of(path) for path in files},
+            "weights": {name: files[name] for name in files if name.endswith(".safetensors")},
             "features": self.fitted.base.identity,
-            "code": code_of(type(self), self.fitted.tuned.config),
+            "code": code_of([self.fitted.tuned.config], type(self)),
         }
 
     def encode(

@@ -17,7 +17,7 @@ from permafrost.stages.embed.head import embed_with_head
 from permafrost.stages.embed.layers import combined_layers, embed_ensemble
 from permafrost.stages.embed.whitening import Whitening
 from permafrost.stages.encoder.code_of import code_of
-from permafrost.stages.encoder.weights_digest import weights_digest
+from permafrost.stages.encoder.digests import weights_digest
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.trained import LoadedHead
 from permafrost.stages.freeze.config import PairFitConfig
@@ -101,7 +101,7 @@ class HeadVectors:
             "task": self.head.facts.task,
             "weights": weights_digest(self.head.state_dict()),
             "normalise": self.normalise,
-            "code": code_of(type(self), config),
+            "code": code_of([config], type(self)),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
@@ -143,7 +143,7 @@ class OnLatents(ABC):
             "head": self.config,
             "weights": weights_digest(self.head.state_dict()),
             "arrays": self.arrays,
-            "code": code_of(type(self), self.config),
+            "code": code_of([self.config], type(self)),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:
@@ -232,7 +232,7 @@ class MethodVectors:
             "layers": layers_of(self.config, self.sizes),
             "prompts": self.n_members,
             "whitening": fitted,
-            "code": code_of(type(self), self.config),
+            "code": code_of([self.config], type(self)),
         }
 
     def of(self, features: Features, progress: Progress) -> Vectors:

@@ -152,7 +152,7 @@ class LinkedSource(Linking, GraphSource, ABC):
     def cut_graphs(
         self, wanted: Sequence[Wanted], progress: Progress, device: str
     ) -> tuple[GraphCollector, KnowledgeGraph, dict[str, int]]:
-        """As `linked_graphs`.
+        """Graphs of a corpus, of which at least one has to name a label: as `linked_graphs` otherwise.
 
         Raises:
             InputError: as `linked_graphs`; or no text names a label.

@@ -15,7 +15,7 @@ from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.shard import ShardSeal
 from permafrost.storage.replica import public_name
-from permafrost.storage.sealed import read_sealed, require_format, sealed_bytes
+from permafrost.storage.sealed import read_versioned, sealed_bytes
 
 RECEIPT_FORMAT = 1
 _RECEIPT = ".json"
@@ -125,9 +125,7 @@ def read_receipt(root: Path, segment: int, array: str) -> Receipt:
     """
     path = receipt_path(root, segment, array)
     try:
-        fields, has_checksum = read_sealed(path)
-        if has_checksum:
-            require_format(path, fields, "receipt", RECEIPT_FORMAT)
+        fields, has_checksum = read_versioned(path, "receipt", RECEIPT_FORMAT)
         receipt = Receipt.model_validate(fields)
     except FileNotFoundError as error:
         raise NotFoundError(

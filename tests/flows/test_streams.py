@@ -58,10 +58,13 @@ def test_lines_outlive_the_reader_of_the_output(
     assert os.fstat(without_reader.fileno()).st_rdev == Path(os.devnull).stat().st_rdev
 
 
-def test_lines_go_nowhere_where_there_is_no_output(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    streams.print_any_character()
-    echo("a")
+def test_a_command_ends_well_where_there_is_no_output():
+    done = subprocess.run(
+        [sys.executable, "-m", "permafrost", "demo"],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_package_runs_as_a_module():

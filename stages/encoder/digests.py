@@ -1,9 +1,12 @@
-"""A digest of trained numbers, to tell encoders apart."""
+"""Digests of trained numbers and of files, to tell encoders apart and to find damage."""
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+
+from permafrost.storage.durable import large_sha256
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -14,3 +17,9 @@ def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
         found.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of a folder and the folders in it, by name."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {path.relative_to(folder).as_posix(): large_sha256(path) for path in paths}
