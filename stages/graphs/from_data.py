@@ -98,9 +98,10 @@ def graphs_from_data(
         The fields of a source: kind, task, nodes, edges and examples.
 
     Raises:
-        InputError: an attribute is missing or does not fit the graph, a text is blank, a split is none of
-            train, dev and test, a relation is no text, blank, named twice or not free, no graph has a node,
-            some `Data` have a case and others have none, or a judgement is of no graph; nothing is written.
+        InputError: an attribute is missing or does not fit the graph, a text is blank, a graph has two query
+            nodes, a split is none of train, dev and test, a relation is no text, blank, named twice or not
+            free, no graph has a node, some `Data` have a case and others have none, or a judgement is of no
+            graph; nothing is written.
     """
     relations = _require_names(relations)
     _require_several(data)
@@ -127,6 +128,7 @@ def graphs_from_data(
         n = len(texts)
         types = _numbers(one, "node_role", n, 4, where) or [OTHER] * n
         _require_filled(texts, types, where)
+        _require_one_query_node(types, where)
         relevance = _relevance(one, n, where)
         nodes += [
             (graph, i, *row) for i, row in enumerate(zip(texts, types, relevance, strict=True))
@@ -291,6 +293,15 @@ def _require_filled(texts: Sequence[str], types: Sequence[int], where: str) -> N
                 f"{where} has the blank text {quoted(text)} as node_text[{at}]; give the node a text, or "
                 "remove it"
             )
+
+
+def _require_one_query_node(types: Sequence[int], where: str) -> None:
+    found = [at for at, kind in enumerate(types) if kind == QUERY_NODE]
+    if len(found) > 1:
+        raise InputError(
+            f"{where} has {len(found)} query nodes, {', '.join(map(str, found))}, expected one at most; give "
+            f"the others another node_role ({OTHER}: no entity of query or answer)"
+        )
 
 
 def _ends(data: Data, n_nodes: int, where: str) -> tuple[list[int], list[int]]:

@@ -13,13 +13,24 @@ from permafrost.stages.finetune.config import FinetuneScoreConfig
 from permafrost.stages.finetune.score import score_finetuned
 from permafrost.stages.finetune.train import build_module
 from permafrost.stages.metrics.predictions import MEANS, read_answers
-from tests.stages.finetune.graph_text_fits import CORPORA, CPU, GT2VEC, Pairs, fit, trainee, tuned
+from tests.stages.finetune.graph_text_fits import (
+    CORPORA,
+    CPU,
+    GT2VEC,
+    Pairs,
+    fit,
+    gradients,
+    trainee,
+    tuned,
+)
 from tests.stages.finetune.tiny_graphs import (
     config_of,
     data_of,
     pairs,
     questions,
 )
+
+REACHED = ("encoder", "readout", "adapter")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +70,18 @@ def test_training_changes_the_model_and_no_weight_of_the_backbone(
         assert answers is not None
         assert answers.predictions.mean() == pytest.approx(scores.metrics["test"], abs=1e-12)
         assert scores.metrics["metric"] in MEANS
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_gradients_reach_every_matrix_of_graph_encoder_readout_and_adapter(
+    pair: Pairs, family: str
+) -> None:
+    # Decay moves weights also where no gradient comes.
+    data = data_of(pairs(), pair(family).backbone)
+    found = gradients(trainee(config_of(data.corpus, GT2VEC), data))
+    trained = {k: g.abs().max() for k, g in found.items() if k.startswith(REACHED) and g.ndim > 1}
+    assert {name.split(".")[0] for name in trained} == set(REACHED)
+    assert min(trained.values()) > 0, trained
 
 
 def test_without_a_graph_token_it_is_the_text_only_probe(pair: Pairs) -> None:

@@ -127,6 +127,10 @@ WRONG: dict[str, tuple[object, str]] = {
         data(node_role=[0, 1, 4]),
         "as node_role, expected 3 whole numbers from 0 to 3",
     ),
+    "two query nodes": (
+        data(node_role=[3, 1, 3]),
+        "graph 1 of the data has 2 query nodes, 0, 2, expected one at most; give the others",
+    ),
     "a number for edges": (data(edge_type=0), "has 0 as edge_type, expected 2 whole numbers"),
     "a number for nodes": (data(node_relevance=0.5), "has 0.5 as node_relevance, expected 3"),
     "a list of edges": (data(edge_index=[[0], [1]]), "as edge_index, expected a tensor of shape"),
