@@ -12,8 +12,9 @@ Some files are run with other backbones too (`glot/table7 on mixed6m-gqa`), of w
 the papers' figures over backbones: `--only glot/figure3` makes those runs and the figure, in the folder
 `figures` of the home.
 
-What came of each is kept in docs/papers/outcomes.json, with its scores and the differences behind its claims,
-and written to docs/papers/outcomes.md; of files that are not run this time, or fail, it stays what it was.
+What came of each is kept in docs/papers/outcomes.json, with its scores, the differences behind its claims and
+a digest of its rows and settings, and written to docs/papers/outcomes.md, which names what has changed in the
+files since; of files that are not run this time, or fail, it stays what it was.
 """
 
 import argparse
@@ -27,9 +28,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.paper_digests import digest_of_rows
 from permafrost.flows.experiment_files.yaml_reader import read_yaml
 from permafrost.stages.report.entries import p_text
 from permafrost.stages.report.markup import literal
+from permafrost.storage.keys import digest
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "papers"
@@ -73,6 +76,11 @@ paired bootstrap, or over tasks by Student's paired t, not corrected for the num
 outcomes mean is in
 [the report's page](../report.md#the-page-from-the-top); that scores are about the same is undecided where
 runs before 2026-11-28 have "within noise". The differences from each paper are in its own page.
+
+"Rows or settings changed since" the run: the backbone, recipes, tasks, methods or other settings of the file
+are others now, and a new run may come to something else. Claims that were "added later" were not in the file
+when it was run; those that were "withdrawn later", or put in other words, are no longer in it. Scores and the
+differences behind claims are in `docs/papers/outcomes.json`, of runs since 2026-11-27.
 """
 
 
@@ -96,7 +104,8 @@ def main() -> None:
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {name}", file=sys.stderr)
         if name in FIGURES:
-            came = drawn(name, found, args.home)
+            ran = {run: one.get("digest") for run, one in outcomes.items()}
+            came = drawn(name, found, args.home, _digest_of_figure(name, ran))
         else:
             file, _, model = name.partition(_ON)
             came = came_of(found[file], args.home, [*args.set, *_with(found[file], model)])
@@ -104,7 +113,7 @@ def main() -> None:
         outcomes[name] = outcomes.get(name, {}) | came if "failed" in came else came
         outcomes = {known: outcomes[known] for known in claims if known in outcomes}
         OUTCOMES.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
-        OUTCOMES.with_suffix(".md").write_text(page(outcomes, claims))
+        OUTCOMES.with_suffix(".md").write_text(page(outcomes, claims, digests_now(found, outcomes)))
     if failed := [name for name in chosen if "failed" in outcomes[name]]:
         sys.exit(f"failed: {', '.join(failed)}")
 
@@ -127,6 +136,28 @@ def claims_in(found: Mapping[str, Path]) -> dict[str, list[str]]:
     return said | {name: [] for name, figure in FIGURES.items() if figure.file in found}
 
 
+def digests_now(
+    found: Mapping[str, Path], outcomes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str | None]:
+    """By run, the digest that it would have if it were run again with the same fields changed."""
+    now: dict[str, str | None] = {}
+    for name, outcome in outcomes.items():
+        if name not in FIGURES:
+            now[name] = digest_of_rows(found[name.partition(_ON)[0]], outcome.get("set", []))
+    return now | {name: _digest_of_figure(name, now) for name in FIGURES if name in outcomes}
+
+
+def _digest_of_figure(name: str, digests: Mapping[str, str | None]) -> str:
+    figure = FIGURES[name]
+    runs = [digests.get(run) for run in _runs_of(figure)]
+    return digest([figure.method, figure.rows, figure.groups, runs])
+
+
+def _runs_of(figure: AcrossBackbones) -> list[str]:
+    """Its file as it is, and with other backbones."""
+    return [figure.file, *(f"{figure.file}{_ON}{m}" for m in OTHER_BACKBONES[figure.file])]
+
+
 def _document(path: Path) -> dict[str, Any]:
     return read_yaml(path.read_text(), str(path))
 
@@ -134,8 +165,7 @@ def _document(path: Path) -> dict[str, Any]:
 def _parts_of(only: Sequence[str]) -> Iterator[str]:
     """The runs that the figures that were asked for are made of."""
     for name in {*only} & {*FIGURES}:
-        file = FIGURES[name].file
-        yield from (file, *(f"{file}{_ON}{model}" for model in OTHER_BACKBONES[file]))
+        yield from _runs_of(FIGURES[name])
 
 
 def _with(path: Path, model: str) -> list[str]:
@@ -146,8 +176,11 @@ def _with(path: Path, model: str) -> list[str]:
     return [f"name={name}", f"backbone.source=${{PERMAFROST_MODELS}}/{model}"]
 
 
-def drawn(name: str, found: Mapping[str, Path], home: str) -> dict[str, Any]:
-    """A figure over the latest runs of a file with every backbone: where a method stands, and all scores."""
+def drawn(name: str, found: Mapping[str, Path], home: str, of_runs: str) -> dict[str, Any]:
+    """A figure over the latest runs of a file with every backbone: where a method stands, and all scores.
+
+    `of_runs` is the digest of what is drawn.
+    """
     figure = FIGURES[name]
     own = str(_document(found[figure.file])["name"])
     runs = [own, *(f"{own}-{model}" for model in OTHER_BACKBONES[figure.file])]
@@ -158,7 +191,12 @@ def drawn(name: str, found: Mapping[str, Path], home: str) -> dict[str, Any]:
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     if done.returncode:
         return {"failed": f"exit code {done.returncode}, {today}"}
-    return {"date": today, **placed(figure, json.loads(done.stdout)), "claims": []}
+    return {
+        "date": today,
+        "digest": of_runs,
+        **placed(figure, json.loads(done.stdout)),
+        "claims": [],
+    }
 
 
 def placed(figure: AcrossBackbones, across: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,6 +228,7 @@ def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
     """
     call = [*PROGRAM, "run", str(path), "--home", home, "--json"]
     call += [part for one in changed for part in ("--set", one)]
+    of_rows = digest_of_rows(path, changed)  # of what is run, whatever the file becomes meanwhile
     done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     when: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
     if changed:
@@ -201,6 +240,7 @@ def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
     claims = told_apart(summary.get("claims", []))  # a grid, for one, claims nothing
     return {
         **when,
+        "digest": of_rows,
         "finding": summary["finding"],
         "scores": scores_of(summary),
         "claims": claims,
@@ -244,18 +284,27 @@ def _difference(comparison: Mapping[str, Any]) -> str:
     return f"{said}, {c['outcome']}"
 
 
-def page(outcomes: Mapping[str, Mapping[str, Any]], claims: Mapping[str, Sequence[str]]) -> str:
+def page(
+    outcomes: Mapping[str, Mapping[str, Any]],
+    claims: Mapping[str, Sequence[str]],
+    digests: Mapping[str, str | None],
+) -> str:
     """Markdown: a section for each paper, an entry for each file, those that have not run included.
 
     Args:
         outcomes: what came of each file, by name.
-        claims: what each file claims now; what its last run did not have is named as such.
+        claims: what each file claims now; what its last run did not have is named as such, and so is what
+            that run alone had.
+        digests: of the rows and settings of each file now; it is said of runs with another one.
     """
     lines = [HEAD]
     for paper in dict.fromkeys(name.partition("/")[0] for name in claims):
         lines.append(f"\n## {paper}\n\n| file | outcome |\n|---|---|\n")
         of_paper = [name for name in claims if name.startswith(f"{paper}/")]
-        lines += [f"| {_label(n)} | {_told(outcomes.get(n), claims[n])} |\n" for n in of_paper]
+        lines += [
+            f"| {_label(n)} | {_told(outcomes.get(n), claims[n], digests.get(n))} |\n"
+            for n in of_paper
+        ]
     return "".join(lines)
 
 
@@ -271,7 +320,7 @@ def _said(claim: Mapping[str, str]) -> str:
     return literal(claim["says"] if rows is None else f"{claim['says']} ({rows})")
 
 
-def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str]) -> str:
+def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str], digest_now: str | None) -> str:
     if outcome is None:
         return "not run"
     failed = f"failed ({outcome['failed']})" if "failed" in outcome else None
@@ -281,9 +330,14 @@ def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str]) -> str:
         [
             outcome["date"],
             *("with `" + one.replace("|", r"\|") + "`" for one in outcome.get("set", [])),
+            *(["rows or settings changed since"] if outcome.get("digest") != digest_now else []),
         ]
     )
-    claims = [f"{_said(claim)}: **{claim['outcome']}**" for claim in outcome["claims"]]
+    claims = [
+        f"{_said(claim)}: **{claim['outcome']}**"
+        + ("" if claim["says"] in claimed else ", withdrawn later")
+        for claim in outcome["claims"]
+    ]
     known = {claim["says"] for claim in outcome["claims"]}
     claims += [f"{literal(says)}: not run, added later" for says in claimed if says not in known]
     again = [] if failed is None else [f"Run again, it {failed}"]

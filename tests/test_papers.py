@@ -93,7 +93,8 @@ def test_a_failure_leaves_what_came_of_an_earlier_run(
     ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As without PERMAFROST_DATA: the outcome still holds, and is not lost."""
-    earlier = {"date": "then", "finding": "It was good.", "claims": []}
+    digest = papers.digest_of_rows(tmp_path / "experiments" / "glot" / "bad.yaml", [])
+    earlier = {"date": "then", "digest": digest, "finding": "It was good.", "claims": []}
     (tmp_path / "outcomes.json").write_text(json.dumps({"glot/bad": earlier}))
     monkeypatch.setattr("sys.argv", ["papers", "--only", "glot"])
     with pytest.raises(SystemExit, match="failed: glot/bad"):
@@ -189,9 +190,79 @@ def test_a_claim_that_was_added_since_the_last_run_is_named() -> None:
         "finding": "f",
         "claims": [{"says": "old", "outcome": "confirmed"}],
     }
-    page = papers.page({"va/x": outcome}, {"va/x": ["old", "new"], "va/y": ["other"]})
+    page = papers.page({"va/x": outcome}, {"va/x": ["old", "new"], "va/y": ["other"]}, {})
     assert "| `va/x.yaml` | f (now)<br>old: **confirmed**<br>new: not run, added later |" in page
     assert "| `va/y.yaml` | not run |" in page
+
+
+def test_a_claim_that_was_withdrawn_since_the_last_run_is_named() -> None:
+    claims = [{"says": says, "outcome": "contrary"} for says in ("kept", "gone")]
+    outcome = {"date": "now", "finding": "f", "claims": claims}
+    page = papers.page({"va/x": outcome}, {"va/x": ["kept"]}, {})
+    assert "<br>kept: **contrary**<br>gone: **contrary**, withdrawn later |" in page
+
+
+def test_rows_that_changed_since_the_last_run_are_named(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "experiments" / "va" / "other.yaml"
+
+    def written() -> str:
+        kept = json.loads((tmp_path / "outcomes.json").read_text())
+        found = papers.files(papers.EXPERIMENTS)
+        page = papers.page(kept, papers.claims_in(found), papers.digests_now(found, kept))
+        return next(line for line in page.splitlines() if line.startswith("| `va/other.yaml` "))
+
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "va", "--set", "x-m.lr=2"])
+    file.write_text(
+        "x-m: &m {lr: 1, kind: head}\nmethods: {a: *m}\nseeds: [0]\nreport: {title: a}\n"
+    )
+    papers.main()
+    assert "changed" not in written()
+    file.write_text(
+        "# a note\nreport: {title: b, description: c}\nseeds:\n  - 0\n"
+        "x-m: &m {kind: head, lr: 1.0}\nmethods: {a: {<<: *m}}\nname: d\n"
+    )
+    assert "changed" not in written(), "formatting, comments, order, names and words are no rows"
+    for change in (
+        "x-m: &m {kind: head, lr: 1}\nmethods: {a: *m, b: *m}\nseeds: [0]\nreport: {}",
+        "x-m: &m {kind: head, lr: 1}\nmethods: {a: *m}\nseeds: [0, 1]\nreport: {}",
+        "x-m: &m {kind: head, lr: 1}\nmethods: {a: *m}\nseeds: [0]\nreport: {averages: none}",
+        "methods: {a: {kind: head, lr: 2}}\nseeds: [0]\nreport: {}",  # no x-m to set
+    ):
+        file.write_text(change)
+        assert re.search(
+            r"b\. \(\S+, with `x-m\.lr=2`, rows or settings changed since\) \|", written()
+        ), change
+
+
+def test_a_figure_over_backbones_is_of_the_rows_of_its_file(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers, "OTHER_BACKBONES", {"glot/good": ("small",)})
+    figure = papers.AcrossBackbones("glot/good", "GLOT", "mean;GLOT")
+    monkeypatch.setattr(papers, "FIGURES", {"glot/figure": figure})
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot/figure", "--home", "h"])
+    papers.main()
+    assert "changed since)" not in (tmp_path / "outcomes.md").read_text()
+    file = tmp_path / "experiments" / "glot" / "good.yaml"
+    file.write_text(file.read_text() + "\nseeds: [0]")
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot/good", "--home", "h"])
+    papers.main()
+    page = (tmp_path / "outcomes.md").read_text()
+    changed = [line for line in page.splitlines() if "changed since)" in line]
+    assert [line.split(" | ")[0] for line in changed] == [
+        "| `glot/good.yaml` on small",
+        "| `glot/figure`, over the backbones of `glot/good.yaml`",
+    ], "the file itself has run again"
+
+
+def test_scores_are_kept_of_runs_since_the_day_that_the_pages_name() -> None:
+    kept = json.loads(papers.OUTCOMES.read_text())
+    since = min(one["date"] for one in kept.values() if "scores" in one)
+    assert all(("scores" in one) == (one["date"] >= since) for one in kept.values())
+    for page in (papers.HEAD, (papers.ROOT / "docs" / "papers.md").read_text()):
+        assert f"of runs since {since}" in page.lower()
 
 
 def test_what_is_set_is_written_with_the_outcome(
@@ -227,7 +298,8 @@ def test_claims_that_say_the_same_are_told_apart_by_their_rows() -> None:
         ]
     )
     assert [one.get("rows") for one in told] == ["a above b, c", None, "d above b"]
-    page = papers.page({"va/x": {"date": "now", "finding": "f", "claims": told}}, {"va/x": []})
+    outcome = {"date": "now", "finding": "f", "claims": told}
+    page = papers.page({"va/x": outcome}, {"va/x": ["last", "first"]}, {})
     assert "<br>last (a above b, c): **contrary**<br>first: **contrary**<br>last (d above" in page
 
 
@@ -244,6 +316,7 @@ def test_a_name_that_nothing_has_is_refused(
 
 def test_the_page_has_every_small_experiment_and_what_is_kept_of_it() -> None:
     kept = json.loads(papers.OUTCOMES.read_text())
+    found = papers.files(papers.EXPERIMENTS)
     assert papers.OUTCOMES.with_suffix(".md").read_text() == papers.page(
-        kept, papers.claims_in(papers.files(papers.EXPERIMENTS))
+        kept, papers.claims_in(found), papers.digests_now(found, kept)
     ), "write the page again: make papers ARGS='--only FILE'"
