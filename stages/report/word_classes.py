@@ -54,6 +54,7 @@ WORD_CLASSES: tuple[WordClass, ...] = get_args(WordClass)
 CONTENT: tuple[PartOfSpeech, ...] = ("NUM", "OPEN")
 """Those that are content words; the other ones of words are function words."""
 
+_NEGATED = "do does did is are was were has have had could should would must"
 _LISTS: Mapping[PartOfSpeech, str] = {
     "DET": """
 a an the this these those each every either neither some any no all both half such another other much many
@@ -77,7 +78,8 @@ although because if lest once than though unless whenever whereas wherever wheth
     "AUX": """
 be am is are was were been being have has had having do does did doing done can could may might must shall
 should will would ought cannot re ve ll d m
-""",
+"""
+    + " ".join(f"{verb}n" for verb in _NEGATED.split()),
     "PART": "to not n't t s",
     "ADV": """
 so yet how why when where too very just also only even then again here now ever never still already
@@ -87,10 +89,9 @@ zero two three four five six seven eight nine ten eleven twelve thirteen fourtee
 eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion
 """,
 }
-_NEGATED = "do does did is are was were has have had could should would must"
 LISTED: Mapping[str, PartOfSpeech] = {
     word: part for part, words in _LISTS.items() for word in words.split()
-} | {f"{verb}n": "AUX" for verb in _NEGATED.split()}
+}
 """Words in lower case. `t`, `s`, `re`, ... are what tokenizers leave behind the apostrophe of a contraction,
 `don`, `isn`, ... what they leave before it; not `won` and `can`, which are words."""
 _NUMBER = re.compile(r"\d+([.,:]\d+)*")
