@@ -54,6 +54,8 @@ class GridCell:
     """The metric that the experiment names for this task, if any."""
     graphs_of: tuple[str, ...]
     """Words of the test cases whose graphs the report draws, if the experiment names any."""
+    weights_of: str | None
+    """The task whose texts the report shows with the token weights of heads, if any."""
 
 
 def loaded_plugins(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -180,6 +182,8 @@ class Experiment(BaseModel):
         tasks += [(f"probes.{n}", p.tasks) for n, p in self.probes.items()]
         tasks += [(f"pretrainings.{n}", p.tasks) for n, p in self.pretrainings.items()]
         tasks += [(f"methods.{n}", m.named_tasks or ()) for n, m in self.methods.items()]
+        if self.report.weights_of is not None:
+            tasks.append(("report.weights_of", (self.report.weights_of,)))
         for where, names in tasks:
             if unknown := [task for task in names if task not in self.tasks]:
                 raise ValueError(
@@ -296,6 +300,7 @@ class Experiment(BaseModel):
         return GridCell(
             *(method, task, seed, self.tasks[task], self.metrics.get(task)),
             self.report.graphs_of.get(task, ()),
+            self.report.weights_of,
         )
 
     @cached_property

@@ -113,6 +113,8 @@ class Cell:
     """The adapted backbone that the method reads, by its name; None for the experiment's."""
     graphs_of: tuple[str, ...] = ()
     """Words of the test cases whose graphs the report draws; some cases if there are none."""
+    weights_of: str | None = None
+    """The task whose texts the report shows with the token weights of heads, if any."""
     fitted_on: str | None = None
     """The task on which the method was fitted, where that is another one."""
 

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from permafrost.stages.encoder.vectors import HeadVectors
 
 
+_CHOSEN = "chosen"
+"""The input that is a corpus of texts whose token weights are kept for the report."""
+
+
 class HeadMethod(EvaluatedMethod):
     """A head trained on cached features, once per task and seed."""
 
@@ -186,15 +190,21 @@ class HeadMethod(EvaluatedMethod):
         # The report has the tokens of the experiment's own recipe alone.
         is_own = self.recipe == DEFAULT_RECIPE
         trained = [] if cell.fitted_on is None else [cell.upstream.corpus(cell.fitted_on)]
+        chosen: list[Input] = []
+        filled = read.after
+        if cell.weights_of is not None and is_own and self.backbone is None:
+            chosen.append(cell.upstream.corpus(cell.weights_of))
+            filled += cell.upstream.reading(self.recipe, (), cell.weights_of).after
         return ScoreHead.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             ScoreConfig() if is_own else ScoreConfig(n_weight_texts=0),
             (
                 *(_input("head", fitted, loaders.HEAD), cell.corpus, *read.inputs),
                 *(corpus.model_copy(update={"name": "trained_on"}) for corpus in trained),
+                *(corpus.model_copy(update={"name": _CHOSEN}) for corpus in chosen),
             ),
             run_facts={**read.run_facts, **cell.names},
-            after=read.after,
+            after=tuple(dict.fromkeys(filled)),
         )
 
     def recipes(self) -> dict[str, str]:
@@ -278,7 +288,12 @@ class ScoreHead(Stage):
 
         head = context.load(node.input("head"))
         data = fit_data(node, context, readers(node, context, [head.layer]))
-        result = score(ScoreConfig.model_validate(node.config), head, data, context.device)
+        config = ScoreConfig.model_validate(node.config)
+        chosen = None
+        for _ in node.inputs_named(_CHOSEN):
+            read = readers(node, context, [head.layer], corpus=_CHOSEN)
+            chosen = fit_data(node, context, read, _CHOSEN)
+        result = score(config, head, data, context.device, chosen)
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, node)
 
@@ -302,7 +317,9 @@ class EvaluateHead(Evaluate):
         return vectors
 
 
-def fit_data(node: Node, context: RunContext, opened: dict[str, Any]) -> FitData:
-    """The corpus of a node with the features that were opened."""
-    corpus = context.corpus(node.input("corpus"))
+def fit_data(
+    node: Node, context: RunContext, opened: dict[str, Any], name: str = "corpus"
+) -> FitData:
+    """The corpus of a node, by the name of the input, with the features that were opened."""
+    corpus = context.corpus(node.input(name))
     return FitData(opened, corpus.examples, corpus.label_names, corpus.digests, corpus.task)

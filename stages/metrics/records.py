@@ -68,6 +68,8 @@ WEIGHTED_TEXTS = pa.schema(
 )
 """Columns of `token_weights.parquet`, one row per text: its index in the corpus, its digest, and a weight per
 token."""
+CHOSEN_WEIGHTS = "chosen_weights.parquet"
+"""The same for texts that the report names, of another corpus than the one that is scored."""
 
 POINTS = pa.schema(
     [

@@ -201,6 +201,10 @@ class ReportConfig(_Config):
     ] = {}
     """By task, words of test cases: of each the first case with them has its graphs shown, in place of cases
     spread evenly over test."""
+    weights_of: str | None = Field(default=None, min_length=1)
+    """A task whose texts are shown, before those of test, with the token weights of every head that reads the
+    experiment's backbone under its own recipe. No method has to be scored on it. Of more than 128 texts so
+    many are shown, spread evenly."""
     n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
     """Number of worst errors shown per task."""
     averages: AverageRule = "same_metric"

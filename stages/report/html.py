@@ -41,7 +41,11 @@ from permafrost.stages.report.pretraining import Pretraining
 from permafrost.stages.report.probes import Probe
 from permafrost.stages.report.subgraphs import GraphExample
 from permafrost.stages.report.tables import ResultsTable
-from permafrost.stages.report.token_summary import TaskSummary, word_classes_table
+from permafrost.stages.report.token_summary import (
+    TaskSummary,
+    parts_of_speech_table,
+    word_classes_table,
+)
 from permafrost.stages.report.tokens import KINDS
 from permafrost.stages.report.weighed_text import Example, pieces_html
 
@@ -74,6 +78,8 @@ class Page:
     pretrainings: Sequence[Pretraining]
     attention_maps: Sequence[MapGroup]
     maps: Sequence[TaskMap]
+    chosen: Sequence[Example]
+    """Texts that the config names, with token weights."""
     examples: Sequence[Example]
     attended: Sequence[Example]
     attention_recipe: str
@@ -137,6 +143,7 @@ def render(page: Page) -> str:
         "level": f"{page.config.bootstrap.level:.0%}",
         "errors": page.errors,
         "residuals": page.residuals,
+        "chosen": page.chosen,
         "examples": page.examples,
         "attended": page.attended,
         "attention_recipe": page.attention_recipe,
@@ -153,7 +160,12 @@ def render(page: Page) -> str:
         ],
         "graph_types": TYPE_NAMES,
         "weighed": page.weighed,
-        "word_classes": [t for t in map(word_classes_table, page.weighed) if t.rows],
+        "word_classes": [
+            table
+            for task in page.weighed
+            for table in (word_classes_table(task), parts_of_speech_table(task))
+            if table.rows
+        ],
         "kinds": KINDS,
         "costs": page.costs,
         "extractions": page.extractions,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from permafrost.stages.metrics.predictions import PREDICTIONS
+from permafrost.stages.metrics.records import CHOSEN_WEIGHTS
 from permafrost.stages.report import canvas
 from permafrost.stages.report.alignment import (
     alignment_curves,
@@ -96,9 +97,10 @@ from permafrost.stages.report.results_files import (
 from permafrost.stages.report.subgraphs import graph_examples
 from permafrost.stages.report.sweep import SweptCurve
 from permafrost.stages.report.tables import ResultsTable, intervals_table, tabulate
-from permafrost.stages.report.token_examples import token_examples
+from permafrost.stages.report.token_examples import chosen_examples, token_examples
 from permafrost.stages.report.token_summary import (
     TaskSummary,
+    parts_of_speech_table,
     summaries,
     summary_description,
     summary_figure,
@@ -184,7 +186,9 @@ def write_report(
     elsewhere = read_elsewhere(pretrainings, pretrained)
     maps = {m.figure: m for m in read_task_maps(results, texts)}
     weights = read_weights(results)
-    reading = read_tokens(weights, tokens)
+    chosen_weights = read_weights(results, CHOSEN_WEIGHTS)
+    reading = read_tokens([*weights, *chosen_weights], tokens)
+    chosen = chosen_examples(config.weights_of, chosen_weights, reading)
     examples = token_examples(weights, reading, texts, config.n_examples)
     attended = () if attention is None else attention_examples(attention, texts, config.n_examples)
     aligned = alignment_curves(results)
@@ -220,6 +224,8 @@ def write_report(
             pictures["token_summary"] = summary_figure(weighed, row_marks)
         if examples:
             pictures["token_weights"] = token_picture(examples[0])
+        for number, example in enumerate(chosen, start=1):
+            pictures[f"chosen_weights_{number}"] = token_picture(example)
         if attended:
             pictures["attention_rows"] = token_picture(attended[0])
         for name, figure in pictures.items():
@@ -302,6 +308,7 @@ def write_report(
         pretrainings=pretrained,
         attention_maps=tuple(mapped.values()),
         maps=tuple(maps.values()),
+        chosen=chosen,
         examples=examples,
         attended=attended,
         attention_recipe="" if attention is None else attention.recipe,
@@ -383,6 +390,7 @@ def plain_tables(
         *map(layers_table, layers),
         *map(token_weights_table, weighed),
         *map(word_classes_table, weighed),
+        *map(parts_of_speech_table, weighed),
         choices_table(choices),
         settled_table(choices),
         costs_table(costs),

@@ -57,6 +57,31 @@ def token_examples(
     return tuple(examples)
 
 
+def chosen_examples(
+    task: str | None, weights: Sequence[CellWeights], reading: Reading
+) -> tuple[Example, ...]:
+    """Texts of a task that the report names, each with token weights of every method that was trained on
+    another task; of the smallest seed, as in `token_examples`.
+
+    Args:
+        task: its name.
+        weights: on its texts, by the task that the method was trained on.
+        reading: tokens of the texts.
+    """
+    examples: list[Example] = []
+    for trained_on, cells in _smallest_seed(weights).items():
+        for text, of_text in cells[0].texts.items():
+            if of_text.digest in reading:
+                read = reading[of_text.digest]
+                rows = [
+                    WeightRow(c.method, None, None, (passage_of(read, c.texts[text].weights),))
+                    for c in cells
+                ]
+                heading = f"{task}, by heads trained on {trained_on}"
+                examples.append(Example(heading, None, (len(read),), tuple(rows)))
+    return tuple(examples)
+
+
 def _corpus(corpora: Mapping[str, TaskCorpus], task: str) -> TaskCorpus:
     if task not in corpora:
         raise InputError(

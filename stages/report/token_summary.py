@@ -24,7 +24,15 @@ from permafrost.stages.report.frame import DASHES, framed, legend_height, line, 
 from permafrost.stages.report.markup import PlainTable
 from permafrost.stages.report.palette import INK, KIND_COLOURS, MUTED, Mark
 from permafrost.stages.report.tokens import KINDS, CellWeights, Reading, ReadToken
-from permafrost.stages.report.word_classes import WORD_CLASSES, by_class, classes_of, relative
+from permafrost.stages.report.word_classes import (
+    PART_NAMES,
+    PARTS,
+    WORD_CLASSES,
+    by_class,
+    by_part,
+    parts_of,
+    relative,
+)
 
 N_POSITIONS = 10
 SCHEMA = pa.schema(
@@ -41,11 +49,13 @@ SCHEMA = pa.schema(
         *(pa.field(f"position_{i + 1}", pa.float64(), nullable=False) for i in range(N_POSITIONS)),
         *(pa.field(f"weight_{c}_words", pa.float64(), nullable=False) for c in WORD_CLASSES),
         *(pa.field(f"tokens_{c}_words", pa.float64(), nullable=False) for c in WORD_CLASSES),
+        *(pa.field(f"weight_{part}", pa.float64(), nullable=False) for part in PARTS),
+        *(pa.field(f"tokens_{part}", pa.float64(), nullable=False) for part in PARTS),
     ]
 )
 """Columns of `token_summary.parquet`, one row per cell: tokens per text, entropy in nats and its exponential,
 shares of the weight and of the tokens by kind, shares of the weight by tenth of the text, and shares of the
-weight and of the tokens by class of word."""
+weight and of the tokens by class of word and by part of speech."""
 _BAR = 19.0
 _LEAST = 1 / 16
 """Smallest ratio to the uniform weight that is drawn; smaller ones are drawn here."""
@@ -68,8 +78,13 @@ class MethodSummary:
     """Share of the weight by kind of token, in the order of `KINDS`."""
     positions: Float64[np.ndarray, " n_positions"]
     """Share of the weight by tenth of the text."""
-    classes: Float64[np.ndarray, " n_classes"]
-    """Share of the weight by class of word, in the order of `WORD_CLASSES`."""
+    parts: Float64[np.ndarray, " n_parts"]
+    """Share of the weight by part of speech, in the order of `PARTS`."""
+
+    @property
+    def classes(self) -> Float64[np.ndarray, " n_classes"]:
+        """Share of the weight by class of word, in the order of `WORD_CLASSES`."""
+        return by_class(self.parts)
 
 
 @dataclass(frozen=True)
@@ -82,26 +97,31 @@ class TaskSummary:
     """Mean number of tokens per text."""
     kinds: Float64[np.ndarray, " n_kinds"]
     """Share of the tokens by kind, which is the share of the weight under mean pooling."""
-    classes: Float64[np.ndarray, " n_classes"]
-    """Share of the tokens by class of word."""
+    parts: Float64[np.ndarray, " n_parts"]
+    """Share of the tokens by part of speech."""
     methods: tuple[MethodSummary, ...]
+
+    @property
+    def classes(self) -> Float64[np.ndarray, " n_classes"]:
+        """Share of the tokens by class of word."""
+        return by_class(self.parts)
 
 
 @dataclass(frozen=True)
 class _TokenKinds:
-    """What the tokens of one text are, and their shares of each kind and class."""
+    """What the tokens of one text are, and their shares of each kind and part of speech."""
 
     kinds_T: Int64[np.ndarray, " t"]
-    classes_T: Int64[np.ndarray, " t"]
+    parts_T: Int64[np.ndarray, " t"]
     shares_of_kinds: Float64[np.ndarray, " n_kinds"]
-    shares_of_classes: Float64[np.ndarray, " n_classes"]
+    shares_of_parts: Float64[np.ndarray, " n_parts"]
 
     @classmethod
     def of(cls, tokens: Sequence[ReadToken]) -> Self:
         kinds_T = np.array([KINDS.index(token.kind) for token in tokens], dtype=np.int64)
-        classes_T = classes_of(tokens)
+        parts_T = parts_of(tokens)
         uniform_T = np.full(len(tokens), 1 / len(tokens))
-        return cls(kinds_T, classes_T, by_kind(uniform_T, kinds_T), by_class(uniform_T, classes_T))
+        return cls(kinds_T, parts_T, by_kind(uniform_T, kinds_T), by_part(uniform_T, parts_T))
 
 
 def summary_table(weights: Sequence[CellWeights], reading: Reading) -> pa.Table:
@@ -130,7 +150,7 @@ def summaries(table: pa.Table) -> tuple[TaskSummary, ...]:
             n_texts=int(_mean(rows, "n_texts")),
             n_tokens=_mean(rows, "n_tokens"),
             kinds=np.array([_mean(rows, f"tokens_{kind}") for kind in KINDS]),
-            classes=np.array([_mean(rows, f"tokens_{c}_words") for c in WORD_CLASSES]),
+            parts=np.array([_mean(rows, f"tokens_{part}") for part in PARTS]),
             methods=tuple(_method(method, rows_of) for method, rows_of in methods.items()),
         )
         for task, methods in tasks.items()
@@ -196,8 +216,8 @@ def _row(
     kinds = np.mean([by_kind(weights, text.kinds_T) for weights, text in texts], axis=0)
     tokens = np.mean([text.shares_of_kinds for _, text in texts], axis=0)
     positions = np.mean([by_position(weights) for weights, _ in texts], axis=0)
-    classes = np.mean([by_class(weights, text.classes_T) for weights, text in texts], axis=0)
-    of_tokens = np.mean([text.shares_of_classes for _, text in texts], axis=0)
+    parts = np.mean([by_part(weights, text.parts_T) for weights, text in texts], axis=0)
+    of_tokens = np.mean([text.shares_of_parts for _, text in texts], axis=0)
     return {
         "method": cell.method,
         "task": cell.task,
@@ -209,8 +229,16 @@ def _row(
         **{f"weight_{kind}": float(share) for kind, share in zip(KINDS, kinds, strict=True)},
         **{f"tokens_{kind}": float(share) for kind, share in zip(KINDS, tokens, strict=True)},
         **{f"position_{i + 1}": float(share) for i, share in enumerate(positions)},
-        **{f"weight_{c}_words": float(w) for c, w in zip(WORD_CLASSES, classes, strict=True)},
-        **{f"tokens_{c}_words": float(n) for c, n in zip(WORD_CLASSES, of_tokens, strict=True)},
+        **{
+            f"weight_{c}_words": float(w)
+            for c, w in zip(WORD_CLASSES, by_class(parts), strict=True)
+        },
+        **{
+            f"tokens_{c}_words": float(n)
+            for c, n in zip(WORD_CLASSES, by_class(of_tokens), strict=True)
+        },
+        **{f"weight_{part}": float(w) for part, w in zip(PARTS, parts, strict=True)},
+        **{f"tokens_{part}": float(n) for part, n in zip(PARTS, of_tokens, strict=True)},
     }
 
 
@@ -222,7 +250,7 @@ def _method(method: str, rows: Sequence[Mapping[str, Any]]) -> MethodSummary:
         effective_tokens=_mean(rows, "effective_tokens"),
         kinds=np.array([_mean(rows, f"weight_{kind}") for kind in KINDS]),
         positions=np.array([_mean(rows, f"position_{i + 1}") for i in range(N_POSITIONS)]),
-        classes=np.array([_mean(rows, f"weight_{c}_words") for c in WORD_CLASSES]),
+        parts=np.array([_mean(rows, f"weight_{part}") for part in PARTS]),
     )
 
 
@@ -346,6 +374,27 @@ def word_classes_table(summary: TaskSummary) -> PlainTable:
         f"of their tokens relative to uniform, over {summary.n_texts} texts",
         ("method", *header[0], *header[1], "function / content"),
         tuple(rows),
+        n_names=1,
+    )
+
+
+def parts_of_speech_table(summary: TaskSummary) -> PlainTable:
+    """Weight of a token of each part of speech that the texts have, under every method, as a multiple of that
+    under a plain mean; no rows where the texts have no English function words."""
+    by_method = [relative(m.parts, summary.parts) for m in summary.methods]
+    return PlainTable(
+        f"{summary.task}: weight of a token by part of speech relative to uniform, by a list of closed "
+        f"classes, over {summary.n_texts} texts",
+        ("part of speech", "tokens, × 100", *(m.method for m in summary.methods)),
+        tuple(
+            (
+                PART_NAMES[part],
+                hundredths(float(share)),
+                *(f"{found[i]:.2f}" for found in by_method),
+            )
+            for i, (part, share) in enumerate(zip(PARTS, summary.parts, strict=True))
+            if share and summary.classes.all()
+        ),
         n_names=1,
     )
 

@@ -145,8 +145,11 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
-    """The weights of every method that has any, in the order of the cells.
+def read_weights(
+    results: Sequence[CellResult], file: str = TOKEN_WEIGHTS
+) -> tuple[CellWeights, ...]:
+    """The weights of every method that has any, in the order of the cells: on texts of test, or those in
+    another file of a score, as `CHOSEN_WEIGHTS`.
 
     Raises:
         CorruptDataError: a file lacks a column or cannot be read.
@@ -155,7 +158,7 @@ def read_weights(results: Sequence[CellResult]) -> tuple[CellWeights, ...]:
         CellWeights(r.cell.method, r.cell.task, r.cell.seed, r.cell.folder, texts)
         for r in results
         if r.cell.role == "method"
-        and (path := r.cell.folder / TOKEN_WEIGHTS).exists()
+        and (path := r.cell.folder / file).exists()
         and (texts := _text_weights(path))
     )
 

@@ -41,6 +41,8 @@ class Piece:
     """Whether it follows the previous token without a space."""
     ratio: float
     """Weight in units of the uniform weight."""
+    is_heaviest: bool = False
+    """Whether it is among the tokens that are named below the text."""
 
     @property
     def level(self) -> int:
@@ -131,14 +133,19 @@ class _Line:
 
 def passage_of(words: Sequence[ReadToken], weights_T: Float64[np.ndarray, " t"]) -> Passage:
     """One text with the weights of its tokens, which sum to 1."""
-    top = np.argsort(-weights_T, kind="stable")[:3]
+    order = np.argsort(-weights_T, kind="stable")[:3]
+    top = [int(i) for i in order if weights_T[i] >= 0.005]
+    is_uniform = bool((np.abs(weights_T * len(words) - 1) < 0.01).all())
     return Passage(
         n_tokens=len(words),
         pieces=tuple(
-            Piece(word.text, word.glued, float(weight * len(words)))
-            for word, weight in zip(words[:MAX_TOKENS], weights_T, strict=False)
+            Piece(
+                *(word.text, word.glued, float(weight * len(words))),
+                is_heaviest=place in top and not is_uniform,
+            )
+            for place, (word, weight) in enumerate(zip(words[:MAX_TOKENS], weights_T, strict=False))
         ),
-        heaviest=tuple((words[i].text, float(weights_T[i])) for i in top if weights_T[i] >= 0.005),
+        heaviest=tuple((words[i].text, float(weights_T[i])) for i in top),
     )
 
 
@@ -149,8 +156,11 @@ def pieces_html(pieces: Sequence[Piece]) -> Markup:
         if i and not piece.glued:
             parts.append(Markup(" "))
         parts.append(
-            Markup('<span class="t w{}" title="{:.2g}× uniform">{}</span>').format(
-                piece.level, piece.ratio, shortened(piece.text, 60)
+            Markup('<span class="t w{}{}" title="{:.2g}× uniform">{}</span>').format(
+                piece.level,
+                " top" if piece.is_heaviest else "",
+                piece.ratio,
+                shortened(piece.text, 60),
             )
         )
     return Markup("").join(parts)
@@ -240,7 +250,8 @@ def _draw(axes: Axes, piece: Piece, x: float, y: float) -> None:
             _LINE - 4,
             boxstyle="round,pad=0,rounding_size=1.5",
             facecolor=HEAT[piece.level],
-            edgecolor="none",
+            edgecolor=INK if piece.is_heaviest else "none",
+            linewidth=1.2,
         )
     )
     colour = {0: MUTED, len(HEAT) - 1: PAPER}.get(piece.level, INK)

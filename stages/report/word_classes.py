@@ -1,16 +1,29 @@
-"""Weights of function words against content words, by a list of English function words of our own.
+"""Words by part of speech, as far as a list of English closed classes tells them.
 
 Source: GLOT, figure 5, shows on two sentences that function words weigh less, and does not say how a word's
-class is told. Here a word is a function word if it is in the list below, whatever it is in its sentence:
-closed classes have few words, but a tagger would tell the preposition `like` from the verb, and `that` as a
-pronoun from a conjunction, and we do not. Such words stand in the list where the function word is the more
-frequent reading. Numbers and names are content words. Texts in other languages have no function words by
-this list.
+class is told. The classes are those of Universal Dependencies, the words of the closed ones a list of ours
+after its English guidelines. There is no tagger here, so
 
-Axes: T tokens of one text, c classes.
+- **open classes are one**: nouns, names, verbs, adjectives and adverbs are all words that are not in the list
+  (`OPEN`); adverbs that are function words (`how`, `very`, `also`) are listed (`ADV`);
+- **a word has one class, whatever it is in its sentence**. Where several are common, the list takes: `that`
+  PRON (also SCONJ, DET), `this`, `these`, `those` DET (PRON), `what`, `which` PRON (DET), `her`, `his` and
+  other possessives PRON (as there), `to` PART (ADP), `there` PRON (ADV), `one` PRON (NUM), `as`, `like`,
+  `before`, `after`, `since`, `until` ADP (SCONJ, VERB), `than` SCONJ (ADP), `so`, `yet`, `when`, `where` ADV
+  (CCONJ, SCONJ), `up`, `out`, `on` ADP (ADV), `be`, `have`, `do` in all forms AUX (VERB), `'s` PART (AUX).
+  Quantifiers (`many`, `most`, `few`, `other`) are DET, where the guidelines have ADJ for some;
+- **a contraction in one word** (`don't`, `it's`, where a tokenizer does not split it) is what stands before
+  its apostrophe.
+
+DET, PRON, ADP, CCONJ, SCONJ, AUX, PART and ADV are function words, NUM and OPEN content words; PUNCT, all
+tokens without a letter or digit, is neither, and special tokens are of no class. In texts of other languages
+all words are OPEN or NUM.
+
+Axes: T tokens of one text, p parts of speech, c classes (function, content).
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,65 +31,110 @@ from jaxtyping import Float64, Int64
 
 from permafrost.stages.report.tokens import ReadToken
 
+PartOfSpeech = Literal[
+    "DET", "PRON", "ADP", "CCONJ", "SCONJ", "AUX", "PART", "ADV", "NUM", "OPEN", "PUNCT"
+]
+PARTS: tuple[PartOfSpeech, ...] = get_args(PartOfSpeech)
+PART_NAMES: Mapping[PartOfSpeech, str] = {
+    "DET": "DET: the, this, all",
+    "PRON": "PRON: it, her, what",
+    "ADP": "ADP: of, in, like",
+    "CCONJ": "CCONJ: and, or, but",
+    "SCONJ": "SCONJ: if, because",
+    "AUX": "AUX: is, have, can",
+    "PART": "PART: to, not, 's",
+    "ADV": "ADV: how, very, so",
+    "NUM": "NUM: 2020, seven",
+    "OPEN": "NOUN, VERB, ADJ, other ADV",
+    "PUNCT": "PUNCT",
+}
+"""As tables have them."""
 WordClass = Literal["function", "content"]
 WORD_CLASSES: tuple[WordClass, ...] = get_args(WordClass)
+CONTENT: tuple[PartOfSpeech, ...] = ("NUM", "OPEN")
+"""Those that are content words; the other ones of words are function words."""
 
-_DETERMINERS = """
-a an the this that these those each every either neither some any no all both half such what which whose
-another other much many more most few less least several enough
-"""
-_PRONOUNS = """
+_NEGATED = "do does did is are was were has have had could should would must"
+_LISTS: Mapping[PartOfSpeech, str] = {
+    "DET": """
+a an the this these those each every either neither some any no all both half such another other much many
+more most few less least several enough
+""",
+    "PRON": """
 i me my mine myself you your yours yourself yourselves he him his himself she her hers herself it its itself
-we us our ours ourselves they them their theirs themselves one who whom whoever whatever whichever anybody
-anyone anything everybody everyone everything nobody none nothing somebody someone something there
-"""
-_PREPOSITIONS = """
+we us our ours ourselves they them their theirs themselves one that what which whose who whom whoever whatever
+whichever anybody anyone anything everybody everyone everything nobody none nothing somebody someone something
+there
+""",
+    "ADP": """
 about above across after against along among around as at before behind below beneath beside besides between
 beyond by despite down during except for from in inside into like near of off on onto out outside over past
-per since through throughout till to toward towards under underneath until up upon via with within without
-"""
-_CONJUNCTIONS = (
-    "and but or nor so yet although because if lest once than though unless when whenever where whereas \
-wherever whether while why how"
-)
-_VERBS = """
+per since through throughout till toward towards under underneath until up upon via with within without
+""",
+    "CCONJ": "and but or nor",
+    "SCONJ": """
+although because if lest once than though unless whenever whereas wherever whether while
+""",
+    "AUX": """
 be am is are was were been being have has had having do does did doing done can could may might must shall
-should will would ought cannot
+should will would ought cannot re ve ll d m
 """
-_PARTICLES = "not too very just also only even then again here now ever never still already n't"
-_CLITICS = "t s re ve ll d m"
-FUNCTION_WORDS = frozenset(
-    " ".join(
-        (_DETERMINERS, _PRONOUNS, _PREPOSITIONS, _CONJUNCTIONS, _VERBS, _PARTICLES, _CLITICS)
-    ).split()
-)
-"""In lower case; clitics are what tokenizers leave of `don't` and `it's` behind the apostrophe."""
+    + " ".join(f"{verb}n" for verb in _NEGATED.split()),
+    "PART": "to not n't t s",
+    "ADV": """
+so yet how why when where too very just also only even then again here now ever never still already
+""",
+    "NUM": """
+zero two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion
+""",
+}
+LISTED: Mapping[str, PartOfSpeech] = {
+    word: part for part, words in _LISTS.items() for word in words.split()
+}
+"""Words in lower case. `t`, `s`, `re`, ... are what tokenizers leave behind the apostrophe of a contraction,
+`don`, `isn`, ... what they leave before it; not `won` and `can`, which are words."""
+_NUMBER = re.compile(r"\d+([.,:]\d+)*")
 
 
-def classes_of(tokens: Sequence[ReadToken]) -> Int64[np.ndarray, " t"]:
-    """Class of the word of each token, as its place in `WORD_CLASSES`; -1 for special tokens and punctuation,
-    which are of none."""
-    classes_T = np.full(len(tokens), -1, dtype=np.int64)
+def parts_of(tokens: Sequence[ReadToken]) -> Int64[np.ndarray, " t"]:
+    """Part of speech of the word of each token, as its place in `PARTS`; -1 for special tokens."""
+    parts_T = np.full(len(tokens), -1, dtype=np.int64)
+    for place, token in enumerate(tokens):
+        if token.kind == "punctuation":
+            parts_T[place] = PARTS.index("PUNCT")
     for places in _words(tokens):
-        word = "".join(tokens[place].text for place in places).lower()
-        classes_T[places] = WORD_CLASSES.index("function" if word in FUNCTION_WORDS else "content")
-    return classes_T
+        word = "".join(tokens[place].text for place in places)
+        parts_T[places] = PARTS.index(part_of(word))
+    return parts_T
 
 
-def by_class(
-    weights_T: Float64[np.ndarray, " t"], classes_T: Int64[np.ndarray, " t"]
-) -> Float64[np.ndarray, " c"]:
-    """Weight of the tokens of each class of word, in the order of `WORD_CLASSES`; classes are those of
-    `classes_of`."""
-    of_a_class = classes_T >= 0
-    return np.bincount(
-        classes_T[of_a_class], weights=weights_T[of_a_class], minlength=len(WORD_CLASSES)
-    )
+def part_of(word: str) -> PartOfSpeech:
+    """The part of speech of a word by itself."""
+    word = word.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    if _NUMBER.fullmatch(word):
+        return "NUM"
+    return LISTED.get(word) or LISTED.get(word.partition("'")[0], "OPEN")
+
+
+def by_part(
+    weights_T: Float64[np.ndarray, " t"], parts_T: Int64[np.ndarray, " t"]
+) -> Float64[np.ndarray, " p"]:
+    """Weight of the tokens of each part of speech, in the order of `PARTS`; parts are those of `parts_of`."""
+    has_one = parts_T >= 0
+    return np.bincount(parts_T[has_one], weights=weights_T[has_one], minlength=len(PARTS))
+
+
+def by_class(shares: Float64[np.ndarray, " p"]) -> Float64[np.ndarray, " c"]:
+    """Shares of function and content words, in the order of `WORD_CLASSES`, from those by part of speech."""
+    is_content = np.isin(PARTS, CONTENT)
+    is_function = ~is_content & (np.array(PARTS) != "PUNCT")
+    return np.array([shares[is_function].sum(), shares[is_content].sum()])
 
 
 def relative(
-    shares: Float64[np.ndarray, " c"], uniform: Float64[np.ndarray, " c"]
-) -> Float64[np.ndarray, " c"]:
+    shares: Float64[np.ndarray, " n"], uniform: Float64[np.ndarray, " n"]
+) -> Float64[np.ndarray, " n"]:
     """Mean weight of a token of each class, as a multiple of that under a plain mean; NaN for a class without
     tokens."""
     return np.divide(shares, uniform, out=np.full(len(shares), np.nan), where=uniform > 0)

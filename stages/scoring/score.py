@@ -23,7 +23,13 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
 
-def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "cpu") -> ScoreResult:
+def score(
+    config: ScoreConfig,
+    head: LoadedHead,
+    data: FitData,
+    device: str = "cpu",
+    chosen: FitData | None = None,
+) -> ScoreResult:
     """Score `head` on the dev and test examples of a corpus.
 
     Args:
@@ -31,6 +37,7 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
         head: a trained head.
         data: features and examples of the kind, and with the classes, that the head was trained on.
         device: where to compute, for example "cuda".
+        chosen: features of other texts, which are not scored, but whose token weights are kept too.
 
     Raises:
         InputError: there are no dev or test examples; the kind of corpus, the classes or the width of
@@ -53,7 +60,11 @@ def score(config: ScoreConfig, head: LoadedHead, data: FitData, device: str = "c
     texts = _spread(answered["test"][0], config.n_weight_texts)
     weights = _weights(moved, data, texts, config.batch_size, torch_device)
     vectors = _map(moved, data, answered["test"][0], config, torch_device)
-    return ScoreResult(metrics, answers_table(data, answered), weights, vectors)
+    chosen_weights = None
+    if chosen is not None:
+        shown = spread_evenly(len(chosen.digests), config.n_weight_texts)
+        chosen_weights = _weights(moved, chosen, shown, config.batch_size, torch_device)
+    return ScoreResult(metrics, answers_table(data, answered), weights, vectors, chosen_weights)
 
 
 def _require_same(head: LoadedHead, data: FitData) -> None:

@@ -12,7 +12,7 @@ from permafrost.stages.bounds import MAX_STEPS, MAX_TEXTS
 from permafrost.stages.fit.data import Examples, FitData
 from permafrost.stages.fit.splits import require_rivals, require_spread
 from permafrost.stages.metrics.predictions import PREDICTIONS
-from permafrost.stages.metrics.records import TOKEN_WEIGHTS, write_metrics
+from permafrost.stages.metrics.records import CHOSEN_WEIGHTS, TOKEN_WEIGHTS, write_metrics
 from permafrost.stages.metrics.vector_map import MAP_TEXTS, VECTOR_MAP
 from permafrost.stages.scoring.answers import SPLITS
 
@@ -47,15 +47,20 @@ class ScoreResult:
     """Columns text, digest, weights; None for a head without token weights, or on one row per text."""
     vectors: pa.Table | None = None
     """See `vector_map`: vectors of test texts; None unless single texts have classes."""
+    chosen_weights: pa.Table | None = None
+    """Columns as `token_weights`: those of texts of another corpus; None where there is none."""
 
     def save(self, folder: Path) -> None:
-        """Write metrics.json, predictions.parquet and, if any, token_weights.parquet and map.parquet."""
+        """Write metrics.json, predictions.parquet and, if any, token_weights.parquet, map.parquet and
+        chosen_weights.parquet."""
         write_metrics(folder, self.metrics)
         pq.write_table(self.predictions, folder / PREDICTIONS)
         if self.token_weights is not None:
             pq.write_table(self.token_weights, folder / TOKEN_WEIGHTS)
         if self.vectors is not None:
             pq.write_table(self.vectors, folder / VECTOR_MAP)
+        if self.chosen_weights is not None:
+            pq.write_table(self.chosen_weights, folder / CHOSEN_WEIGHTS)
 
 
 def scored_examples(data: FitData) -> dict[str, Examples]:

@@ -17,6 +17,7 @@ from permafrost.flows.methods.head import HeadMethod
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.stages.report.claim_kinds import Claim
+from permafrost.storage.errors import InputError
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
@@ -99,7 +100,7 @@ TASKS = {
     "table7": DILUTION,
     "table13": {"STS-B"},
     "table13_decoder": {"STS-B"},
-    "figure5": {"QQP"},
+    "figure5": {"QQP", "figure 5"},
 }
 TASKS |= {f"paper/{n}": TASKS[n] for n in ("table2", "table7", "table13", "table13_decoder")}
 TASKS |= {"paper/figure5": TASKS["figure5"]}
@@ -255,6 +256,31 @@ def test_fits_that_tables_share_are_one_node(stand_ins: Path) -> None:
     ):
         assert fit(other, row, task) == fit("table1", "GLOT", task), other
     assert fit("table12", "GLOT", "SciFact pairs") == fit("table3", "GLOT", "SciFact pairs")
+
+
+def test_figure_5_keeps_the_weights_of_the_papers_sentences(stand_ins: Path) -> None:
+    for name in ("figure5", "paper/figure5"):
+        nodes = built(name, stand_ins)
+        shown = nodes.corpora["figure 5"]
+        assert shown.config["texts"] == [
+            "What is the maximum number of genetically unique individuals that human genome allows?",
+            "A person is riding a horse",
+        ]
+        for method in ("mean", "scorer", "GLOT"):
+            score = nodes.scores[method, "QQP", 0]
+            assert score.input("chosen").ref == shown.id
+            extracted = {
+                n.id for (_, task, _), n in nodes.extractions.items() if task == "figure 5"
+            }
+            assert extracted < {*score.after}
+    changed = load_experiment(
+        FOLDER / "figure5.yaml", [*small("figure5", stand_ins), "report.weights_of=null"]
+    )
+    without = build_graph(changed).scores["GLOT", "QQP", 0]
+    assert not without.inputs_named("chosen")
+    assert without.id != built("figure5", stand_ins).scores["GLOT", "QQP", 0].id
+    with pytest.raises(InputError, match=r"report.weights_of names the task 'no task'"):
+        load_experiment(FOLDER / "figure5.yaml", ["report.weights_of=no task"])
 
 
 def test_an_mlp_of_equal_size_has_glots_parameters(stand_ins: Path) -> None:

@@ -130,7 +130,7 @@ def test_tables_have_scopes_and_figures_have_descriptions_and_captions(written: 
     page = Page(written / "report.html")
     assert page.all("th")
     assert all(a.get("scope") in ("col", "row", "rowgroup") for a in page.all("th"))
-    assert len(page.all("caption")) == 12, "two of them of words, one for each task"
+    assert len(page.all("caption")) == 14, "four of them of words, two for each task"
     assert [a["role"] for a in page.drawings] == ["img"] * 3
     assert all(len(str(a["aria-label"])) > 50 for a in page.drawings)
     assert len(page.all("figcaption")) == len(page.all("figure")) == 3

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from permafrost.stages.metrics.records import CHOSEN_WEIGHTS
 from permafrost.stages.report.cells import read_results
-from permafrost.stages.report.token_examples import token_examples
+from permafrost.stages.report.token_examples import chosen_examples, token_examples
 from permafrost.stages.report.tokens import read_tokens, read_weights
 from permafrost.stages.report.weighed_text import MAX_TOKENS, N_OPEN, Piece
 from permafrost.storage.errors import CorruptDataError, InputError
@@ -222,3 +224,54 @@ def test_the_shares_of_kinds_are_on_the_page(make_grid, tmp_path: Path):
         f"{100 * means['position_10']:.1f}",
         "2",
     ] in [row[1:] for row in shown]
+
+
+def with_chosen(grid: Grid) -> Grid:
+    """Every method has weights on two more texts, of no task of the grid."""
+    texts = {"d0": ["[CLS]", "a", "person", "rides"], "d1": ["[CLS]", "a", "horse"]}
+    grid.tokens |= texts
+    grid.config = grid.config.model_copy(update={"weights_of": "sentences"})
+    for cell in grid.cells:
+        if cell.role == "method":
+            weights = [
+                np.full(n, 1 / n)
+                if cell.method == "mean"
+                else np.arange(1, n + 1) / (n * (n + 1) / 2)
+                for n in (4, 3)
+            ]
+            columns = {"text": [0, 1], "digest": [*texts], "weights": [w.tolist() for w in weights]}
+            pq.write_table(pa.table(columns), cell.folder / "chosen_weights.parquet")
+    return grid
+
+
+def test_chosen_texts_stand_before_those_of_test_with_the_heaviest_tokens_framed(
+    make_grid, tmp_path: Path
+):
+    grid = with_chosen(make_grid(tasks=["t"], methods=["mean", "scorer"]))
+    page = Page(grid.write(tmp_path) / "report.html")
+    labels = [a["aria-label"] for a in page.all("article") if "aria-label" in a]
+    assert labels[:3] == ["Chosen text 1", "Chosen text 2", "Example 1"]
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    first = html.split("Chosen text 1")[1].split("</article>")[0]
+    assert "sentences, by heads trained on t" in first
+    uniform, scorer = first.split("<strong>scorer</strong>")
+    assert " top" not in uniform, "no token of a mean is heavier than others"
+    assert re.findall(r'class="t w\d( top)?" [^>]*>([^<]+)<', scorer) == [
+        *[("", "[CLS]"), (" top", "a"), (" top", "person"), (" top", "rides")]
+    ]
+    assert "heaviest: rides 40%, person 30%, a 20%" in scorer
+    assert "predicts" not in first
+    for name in ("chosen_weights_1.png", "chosen_weights_2.png", "token_weights.png"):
+        assert (tmp_path / "figures" / name).exists()
+
+
+def test_chosen_texts_are_shown_by_task_that_was_trained_on_and_not_summarised(make_grid):
+    grid = with_chosen(make_grid(tasks=["t", "u"], methods=["scorer"], controls=[]))
+    results = read_results(grid.cells)
+    weights = read_weights(results, CHOSEN_WEIGHTS)
+    found = chosen_examples("sentences", weights, read_tokens(weights, grid.text_tokens))
+    assert [e.task for e in found] == [
+        f"sentences, by heads trained on {task}" for task in ("t", "u") for _ in range(2)
+    ]
+    assert {row.method for e in found for row in e.rows} == {"scorer"}
+    assert not {0, 1} & {text for cell in read_weights(results) for text in cell.texts}

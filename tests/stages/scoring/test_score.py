@@ -380,3 +380,21 @@ def test_there_is_no_map_of_pairs_nor_of_no_texts(tmp_path):
     data = make_data()
     score(ScoreConfig(n_map_texts=0), _trained(data=data).head(), data).save(tmp_path)
     assert not (tmp_path / "map.parquet").exists()
+
+
+def test_texts_of_another_corpus_have_their_weights_kept_and_no_score(tmp_path):
+    data, other = make_data(), make_data(n_train=30, seed=3)
+    head = _trained(data=data).head()
+    alone = score(ScoreConfig(), head, data)
+    result = score(ScoreConfig(n_weight_texts=5), head, data, chosen=other)
+    assert result.metrics == alone.metrics
+    result.save(tmp_path)
+    kept = pq.read_table(tmp_path / "chosen_weights.parquet").to_pylist()
+    n = len(other.digests)
+    assert [row["text"] for row in kept] == [0, *(round(i * (n - 1) / 4) for i in (1, 2, 3)), n - 1]
+    lengths = other.readers["hidden/6"].lengths
+    for row in kept:
+        assert row["digest"] == other.digests[row["text"]]
+        assert len(row["weights"]) == lengths[row["text"]]
+        assert sum(row["weights"]) == pytest.approx(1, abs=1e-5)
+    assert alone.chosen_weights is None
