@@ -5,10 +5,12 @@ do not change when it is moved; and its source travels with the nodes that need 
 them which has no such file.
 """
 
+import site
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -23,7 +25,7 @@ from typing import Any
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import forget_others, packages_of, use_source
-from permafrost.storage.loaded_code import require_as_written
+from permafrost.storage.loaded_code import is_class, require_as_written
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
 from permafrost.storage.source_facts import SourceFacts, source_facts
@@ -33,6 +35,8 @@ PREFIX = "permafrost_plugins"
 ENTRY_POINTS = "permafrost.kinds"
 """Group of the entry points of installed packages: modules, or classes in them."""
 MAX_FILE_BYTES = 1 << 20
+INSTALLERS_FOLDERS = "site-packages", "dist-packages"
+"""Names of the folders into which installers put packages; the second one is Debian's."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def register(cls: type) -> None:
 
     Raises:
         InputError: it is defined in a notebook or a script, or inside a function, where nobody else finds it;
-            or its file was edited after it was loaded.
+            its module has another class under its name; or its file was edited after it was loaded.
     """
     where = f"{cls.__module__}.{cls.__qualname__}"
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
@@ -233,6 +237,11 @@ def register(cls: type) -> None:
             f"{where} is defined in a notebook, a script or a function, so that its code can be in no key "
             "and no worker can find it; put it in a file, then import and register it, or name the file in "
             "'plugins'"
+        )
+    if _named(cls) is not cls:
+        raise InputError(
+            f"{where} is not the class that its module has under this name now, as after a reload; "
+            f"{_again(cls)}"
         )
     module = sys.modules[cls.__module__]
     checkcache()
@@ -267,6 +276,15 @@ def _named(cls: type) -> object | None:
     return found
 
 
+def _again(cls: type) -> str:
+    """What to do about a class from before a reload."""
+    first = cls.__qualname__.partition(".")[0]
+    return (
+        f"import it again ('from {cls.__module__} import {first}'), which a reload does not do, and register "
+        f"that one, or {cls.__module__}.{cls.__qualname__}"
+    )
+
+
 def _registered() -> Mapping[str, type]:
     """Those given one by one.
 
@@ -276,7 +294,7 @@ def _registered() -> Mapping[str, type]:
     for name, cls in _PLUGINS.registered.items():
         if _named(cls) is not cls:
             raise InputError(
-                f"{name.replace(':', '.')} is another one since its module was reloaded; register it again"
+                f"{name.replace(':', '.')} is another one since its module was reloaded; {_again(cls)}"
             )
     return _PLUGINS.registered
 
@@ -300,7 +318,7 @@ def defined_in(module: ModuleType) -> list[type]:
     return [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and value.__module__ == module.__name__
+        if is_class(value) and value.__module__ == module.__name__
     ]
 
 
@@ -361,11 +379,21 @@ def _is_installed(package: str) -> bool:
         return True
     # A package without an `__init__` has folders and no file.
     places = spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
-    installed = [Path(get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")]
+    installed = _installed_folders(tuple(sys.path))
     return all(
         any(Path(str(place)).resolve().is_relative_to(folder) for folder in installed)
         for place in places
     )
+
+
+@lru_cache(maxsize=1)
+def _installed_folders(path: Sequence[str]) -> frozenset[Path]:
+    """Where Python's own modules are, and where installers put packages: of this interpreter, of the user,
+    and of whatever else is on the path under an installer's name."""
+    own = [get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    named = [one for one in path if Path(one).name in INSTALLERS_FOLDERS]
+    folders = (*own, *site.getsitepackages(), site.getusersitepackages(), *named)
+    return frozenset(Path(folder).resolve() for folder in folders)
 
 
 def sources_of(entries: Iterable[Any]) -> Mapping[str, str]:

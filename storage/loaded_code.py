@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from permafrost.storage.errors import InputError
@@ -63,11 +63,12 @@ def require_bound(name: str, facts: SourceFacts) -> None:
 def _is_again(mine: Any, theirs: Any) -> bool:
     """Whether two functions or classes are made by one definition, as a reload does; what something else put
     in its place is another thing."""
-    if not all(isinstance(one, type | FunctionType) for one in (mine, theirs)):
+    if not all(is_class(one) or type(one) is FunctionType for one in (mine, theirs)):
         return False
-    mine, theirs = inspect.unwrap(mine), inspect.unwrap(theirs)
-    names = [(one.__module__, one.__qualname__) for one in (mine, theirs)]
-    return mine is not theirs and names[0] == names[1]
+    mine, theirs = _behind(mine), _behind(theirs)
+    if mine is None or theirs is None or mine is theirs:
+        return False
+    return (mine.__module__, mine.__qualname__) == (theirs.__module__, theirs.__qualname__)
 
 
 def _bindings(facts: SourceFacts) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -87,18 +88,37 @@ def _functions(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
     places = [{name: value for name, value in vars(module).items() if name in written}]
     seen = set[int]()
     while places:
-        for value in list(places.pop().values()):
-            if isinstance(value, property):
-                value = value.fget
-            value = getattr(value, "__func__", value)
-            value = inspect.unwrap(value) if callable(value) else value
-            if getattr(value, "__module__", None) != module.__name__:
+        for value in map(_behind, list(places.pop().values())):
+            if value is None or value.__module__ != module.__name__:
                 continue
-            if isinstance(value, type) and id(value) not in seen:
+            if isinstance(value, FunctionType):
+                yield value
+            elif id(value) not in seen:
                 seen.add(id(value))
                 places.append(dict(vars(value)))
-            elif isinstance(value, FunctionType):
-                yield value
+
+
+def is_class(value: object) -> bool:
+    """Whether a value is a class. `isinstance` asks the value, too, and a lazy one then imports what it
+    stands for."""
+    return issubclass(type(value), type)
+
+
+def _behind(value: Any) -> type | FunctionType | None:
+    """The function or class that a value of a module or class is, or is made of; of values of other types no
+    attribute is asked for, as some import a module for it."""
+    if type(value) is property:
+        value = value.fget
+    elif type(value) in (staticmethod, classmethod, MethodType):
+        value = value.__func__
+    seen = set[int]()
+    while not is_class(value) and id(value) not in seen:
+        seen.add(id(value))
+        inner = inspect.getattr_static(value, "__wrapped__", None)
+        if inner is None:
+            break
+        value = inner
+    return value if is_class(value) or type(value) is FunctionType else None
 
 
 def _codes(code: CodeType) -> dict[str, set[Any]]:

@@ -81,6 +81,7 @@ def export(
                 "why_not_plain": done.why_not_plain,
                 "difference": done.difference,
                 "merge_difference": done.merge_difference,
+                "peft_difference": done.peft_difference,
                 "width": done.d_out,
                 "bytes": done.n_bytes,
                 "trained_in": done.trained_in,
@@ -95,7 +96,13 @@ def export(
     if done.merge_difference is not None:
         say += (
             "; adapters are rounded to the backbone's half precision where they are merged, so that vectors "
-            f"differ by {done.merge_difference:.1e} from those that were scored (--form peft keeps them)"
+            f"differ by {done.merge_difference:.1e} from those that were scored (--form peft keeps them, "
+            "but for norms that were trained)"
+        )
+    if done.peft_difference is not None:
+        say += (
+            "; peft rounds the norms that were trained to the backbone's half precision where it loads them, "
+            f"so that vectors differ by {done.peft_difference:.1e} from those that were scored"
         )
     if done.trained_in is not None:
         say += f"; trained on weights in {done.trained_in}, so load it with dtype=torch.{done.trained_in}"

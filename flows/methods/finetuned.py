@@ -32,7 +32,7 @@ from permafrost.stages.finetune.entering import entering_array, require_above
 from permafrost.stages.finetune.read_arrays import arrays_of
 from permafrost.stages.finetune.token_place import require_fits
 from permafrost.stages.finetune.tuned_head_config import TunedHeadConfig, TunedOptim, prepared
-from permafrost.stages.finetune.tuning import Tuning, TuningConfig
+from permafrost.stages.finetune.tuning import Tuning, TuningConfig, require_one_half
 from permafrost.stages.fit.config import FitConfig
 from permafrost.stages.fit.losses.loss import LossConfig, default_loss
 from permafrost.stages.fit.metrics import Metric
@@ -254,6 +254,7 @@ class FinetuneHead(Stage):
         require_fits(target.recipe, target.sizes, None)
         config.train.require(target.sizes)
         config.train.require_precision(target.identity.compute_dtype)
+        require_one_half(config.optim.precision, target.identity.compute_dtype)
         first, *_ = arrays_of(config.fit.layer, target.sizes)
         config.fit.head.require_width(first.width(target.sizes))
         data = fit_data(node, context, {})

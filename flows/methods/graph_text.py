@@ -47,7 +47,7 @@ from permafrost.stages.finetune.token_place import (
     require_room_for_token,
     state_array,
 )
-from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone
+from permafrost.stages.finetune.tuning import TuningConfig, frozen_backbone, require_one_half
 from permafrost.stages.graphs.views import Place
 from permafrost.stages.metrics.records import Role
 from permafrost.storage.artifacts import Draft
@@ -331,6 +331,7 @@ class Finetune(Stage):
             require_fits(target.recipe, target.sizes, config.model.token_place)
             config.train.require(target.sizes)
             config.train.require_precision(target.identity.compute_dtype)
+            require_one_half(config.optim.precision, target.identity.compute_dtype)
         if context.is_known(node.input("graphs")):
             corpus = graphs_of(node, context)
             require_cases(config, corpus)

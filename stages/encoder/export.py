@@ -26,6 +26,7 @@ from permafrost.stages.encoder.tuned import find_tuned, is_tuned_head
 from permafrost.stages.encoder.tuned_export import (
     merge_difference,
     merged,
+    peft_difference,
     require_one_array,
     write_adapters,
 )
@@ -58,6 +59,8 @@ class Exported:
     n_bytes: int
     merge_difference: float | None = None
     """Of what was trained with a backbone in half precision, in which adapters are merged; see there."""
+    peft_difference: float | None = None
+    """Of adapters that peft does not load as they were scored; see there."""
     trained_in: str | None = None
     """Of adapters, the dtype of the weights that they were trained on: given none, peft takes that of the
     backbone's files."""
@@ -82,7 +85,7 @@ def export_head(
         form: `auto` uses the plain form if it gives the same vectors, else the module form; `peft` writes the
             adapters alone.
         backbone: where the backbone is now; None if it has not moved.
-        device: where a plain folder is compared with our own vectors.
+        device: where a folder is compared with our own vectors.
         use: `classifier` for a head with classes, whose folder then says them, too; see `classifier_form`.
 
     Raises:
@@ -103,7 +106,7 @@ def export_head(
                 "--form peft writes adapters alone, without the head, and --as classifier asks for its "
                 "classes; leave one out"
             )
-        return _export_adapters(home, artifact, output, backbone)
+        return _export_adapters(home, artifact, output, backbone, device)
     with ExitStack() as opened:
         tuned = find_tuned(home, artifact, backbone) if is_tuned_head(home, artifact) else None
         if tuned is None:
@@ -119,10 +122,13 @@ def export_head(
         return replace(_export(fitted, output, form, device, use), merge_difference=rounding)
 
 
-def _export_adapters(home: Path, artifact: str, output: Path, backbone: str | None) -> Exported:
+def _export_adapters(
+    home: Path, artifact: str, output: Path, backbone: str | None, device: str
+) -> Exported:
     tuned = find_tuned(home, artifact, backbone)
     with _appearing(output) as draft:
         write_adapters(tuned, draft)
+        rounding = peft_difference(tuned, device)
     return Exported(
         folder=output,
         artifact=str(tuned.ref),
@@ -131,6 +137,7 @@ def _export_adapters(home: Path, artifact: str, output: Path, backbone: str | No
         difference=None,
         d_out=tuned.tuned.head.pooling.d_out,
         n_bytes=bytes_under(output),
+        peft_difference=rounding,
         trained_in=tuned.base.identity.compute_dtype,
     )
 

@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,14 @@ from permafrost.stages.encoder.model_card import source_name
 from permafrost.stages.encoder.plain_form import largest_difference, probe_texts, without_rounding
 from permafrost.stages.encoder.tuned import FittedTuned, TunedEncoder
 from permafrost.stages.encoder.vectors import HeadVectors
-from permafrost.stages.extraction.backbone import load_backbone
+from permafrost.stages.extraction.backbone import Backbone, load_backbone
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.finetune.adapted_backbone import (
     adapted_files,
     load_tuned_weights,
     write_adapted,
 )
+from permafrost.stages.finetune.adapters import load_as_peft
 from permafrost.stages.finetune.tuned_head_files import BACKBONE
 from permafrost.storage.durable import json_bytes
 from permafrost.storage.errors import InputError
@@ -91,15 +93,41 @@ def merge_difference(fitted: FittedTuned, whole: FittedHead, device: str) -> flo
     if base.identity.compute_dtype == "float32" or not has_adapters:
         return None
     texts = probe_texts(base.max_length)
-    scored = _scored(fitted, texts, device)
+    scored = _vectors(fitted, texts, device, fitted.tuned.tune)
     return largest_difference(without_rounding(whole.target, whole.vectors, texts, device), scored)
 
 
-def _scored(fitted: FittedTuned, texts: Sequence[str], device: str) -> Float32[np.ndarray, "n d"]:
-    """Vectors as they were scored. A function of its own, so that one backbone at a time is in memory."""
+def peft_difference(fitted: FittedTuned, device: str) -> float | None:
+    """How far vectors of the adapters as peft loads them are from those that the head was scored with: norms
+    that were trained are float32 there, and peft rounds them to the backbone's half precision; see
+    `largest_difference`. None for a backbone in float32, and where no norms were trained.
+
+    Args:
+        fitted: what was trained, with adapters.
+        device: where both run.
+
+    Raises:
+        InputError: the backbone cannot be loaded.
+    """
+    base, source = fitted.base, fitted.folder / BACKBONE
+    norms = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))["modules_to_save"]
+    if base.identity.compute_dtype == "float32" or not norms:
+        return None
+    texts = probe_texts(base.max_length)
+    scored = _vectors(fitted, texts, device, fitted.tuned.tune)
+    return largest_difference(
+        _vectors(fitted, texts, device, partial(load_as_peft, folder=source)), scored
+    )
+
+
+def _vectors(
+    fitted: FittedTuned, texts: Sequence[str], device: str, tune: Callable[[Backbone], None]
+) -> Float32[np.ndarray, "n d"]:
+    """Vectors of the backbone that `tune` changed. A function of its own, so that one backbone at a time is
+    in memory."""
     base = fitted.base
     backbone = load_backbone(base.files, base.identity.compute_dtype, device)
-    fitted.tuned.tune(backbone)
+    tune(backbone)
     return TunedEncoder(backbone, fitted).encode(texts)
 
 

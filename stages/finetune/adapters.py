@@ -99,6 +99,21 @@ class Adapters(Tuned):
         self._merge()
 
 
+def load_as_peft(backbone: HasModel, folder: Path) -> None:
+    """Put adapters into a backbone, the caller's own, as whoever loads them with peft alone has them: norms
+    that were trained are rounded to the backbone's dtype, in which they compute.
+
+    Args:
+        backbone: as it was before it was trained.
+        folder: that `Adapters.save` wrote.
+    """
+    import peft
+
+    with quiet_loading(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        peft.PeftModel.from_pretrained(cast(Any, backbone.model), str(folder))
+
+
 def _drawn(forward: Forward, seed: int, device: torch.device, *args: Any, **kwargs: Any) -> Any:
     with DirectedDraws(torch.Generator(device).manual_seed(seed)):
         return forward(*args, **kwargs)

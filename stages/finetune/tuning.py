@@ -98,6 +98,24 @@ class OwnWeightsTuning(Tuning):
         return load_file(folder / WEIGHTS)
 
 
+def require_one_half(precision: str, dtype: str) -> None:
+    """Of a backbone that runs in training.
+
+    Args:
+        precision: of matrix products (autocast).
+        dtype: of the backbone's weights.
+
+    Raises:
+        InputError: they are different half precisions.
+    """
+    if "float32" not in (precision, dtype) and precision != dtype:
+        raise InputError(
+            f"optim.precision is {precision} and backbone.dtype is {dtype}, two half precisions, between "
+            f"which torch does not compute; set backbone.dtype to float32 or {precision}, or optim.precision "
+            "to float32"
+        )
+
+
 TUNINGS = Category("tuning of the backbone", Tuning, "permafrost.stages.finetune.tunings")
 TuningConfig = Annotated[Tuning, TUNINGS.field_or_name()]
 """Any tuning, by its `kind`, or by the name of one alone."""

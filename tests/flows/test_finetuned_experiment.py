@@ -175,6 +175,19 @@ def test_wrong_settings_are_refused_before_anything_runs(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize("method", ["probe", "LoRA"])
+def test_two_half_precisions_are_refused_before_anything_runs(
+    ran: tuple[Path, Path, PipelineResult], tmp_path: Path, method: str
+) -> None:
+    fields = yaml.safe_load(ran[0].read_text())
+    path = write(tmp_path / "half.yaml", {**fields, "methods": {method: fields["methods"][method]}})
+    half = [f"methods.{method}.optim.precision=bfloat16", "backbone.dtype=float16"]
+    message = r"precision is bfloat16 and backbone\.dtype is float16, .* to float32 or bfloat16, or"
+    with pytest.raises(InputError, match=message):
+        run_serially(path, tmp_path / "home", half)
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_report_asks_for_no_text_that_is_not_stored(
     ran: tuple[Path, Path, PipelineResult],
 ) -> None:

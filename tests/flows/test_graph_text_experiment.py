@@ -332,9 +332,9 @@ def test_a_plan_counts_labels_and_descriptions_and_builds_graphs_once(
 def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "graphs.yaml", experiment(folder))
 
-    def says(override: str, message: str) -> None:
+    def says(overrides: str, message: str) -> None:
         with pytest.raises(InputError, match=message):
-            run_serially(file, tmp_path / "home", [override])
+            run_serially(file, tmp_path / "home", overrides.split("; "))
         assert not (tmp_path / "home").exists()
 
     says("backbone.max_length=2048", "max_length is 2048")
@@ -344,6 +344,10 @@ def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, tmp_pat
     says("methods.graph only.train=lora", "does not read what the backbone makes of texts")
     says("methods.behind.read=mean", "set read: last, or graph_token: first")
     says("methods.tuned.train.r=0", "greater than or equal to 1")
+    says(
+        "methods.tuned.optim.precision=bfloat16; backbone.dtype=float16",
+        r"optim\.precision is bfloat16 and backbone\.dtype is float16",
+    )
     says(
         "report.graphs_of={pairs: [no such words]}", "no test text has 'no such words'; give words"
     )

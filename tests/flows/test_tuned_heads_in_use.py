@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import peft
@@ -62,10 +63,12 @@ def published(
     place: str | None,
     dtype: FloatName = "float32",
     rate: float = 0.05,
+    **tuning: object,
 ) -> str:
     """A fine-tuning as its node publishes it; returns its name."""
     backbone = load_backbone(files, dtype, "cpu")
     wanted = config(train, head, optim={"backbone_lr": rate, "max_epochs": 1})
+    wanted = wanted.model_copy(update={"train": wanted.train.model_copy(update=tuning)})
     if not backbone.family.is_decoder:
         # The last block, so that sentence-transformers can say what is pooled without dropping any.
         wanted = wanted.model_copy(
@@ -234,6 +237,33 @@ def test_adapters_are_exported_as_peft_loads_them(cli: Cli, files: Files, tmp_pa
     said = cli("export", full, "-o", str(out.with_name("other")), "--form", "peft", code=2)
     assert "trained with 'train: full', which makes no adapters" in said
     assert not out.with_name("other").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_what_peft_rounds_of_trained_norms_is_told(cli: Cli, files: Files, tmp_path: Path) -> None:
+    base = files("llama")
+
+    def exported(name: str, targets: str) -> Any:
+        fit = (cli.home, base, "lora", "mean", base.source, "bfloat16", 1e-3)
+        artifact = published(*fit, targets=targets)
+        return artifact, cli.json("export", artifact, "--form", "peft", "-o", str(tmp_path / name))
+
+    artifact, done = exported("norms", "attention_and_norms")
+    texts, encoder = probe_texts(60), load_tuned(cli.home, artifact, device="cpu")
+    theirs = peft.AutoPeftModelForFeatureExtraction.from_pretrained(
+        str(tmp_path / "norms"), dtype=torch.bfloat16
+    ).eval()
+    inputs = encoder.fitted.base.encoded(texts).token_ids
+    each = np.split(inputs.data, inputs.offsets[1:-1])
+    with torch.no_grad():
+        passes = [theirs(torch.tensor(ids)[None].long(), output_hidden_states=True) for ids in each]
+    means = torch.stack([one.hidden_states[2][0].float().mean(dim=0) for one in passes])
+    difference = largest_difference(means.numpy(), encoder.encode(texts))
+    assert done["peft_difference"] == pytest.approx(difference, rel=1e-3)
+    assert 1e-3 < done["peft_difference"] < 0.2
+    said = cli("export", artifact, "--form", "peft", "-o", str(tmp_path / "again"))
+    assert f"so that vectors differ by {done['peft_difference']:.1e} from those that" in said
+    assert exported("adapters", "attention")[1]["peft_difference"] is None
 
 
 def test_the_identity_of_an_encoder_holds_what_was_trained(

@@ -137,6 +137,76 @@ def test_a_package_that_an_import_hook_finds_is_none_of_an_installers(
     assert "hooked_beside:act" in found
 
 
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages"])
+def test_a_library_that_an_installer_put_elsewhere_is_an_installed_one(
+    beside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As in the user's site, in one that a venv shares, or on Debian."""
+    installed = tmp_path / "elsewhere" / name
+    installed.mkdir(parents=True)
+    (installed / "library_beside.py").write_text("import loose_beside\n")
+    monkeypatch.syspath_prepend(str(installed))
+    (tmp_path / "loose_beside.py").write_text("")
+    path = tmp_path / "mine_beside.py"
+    path.write_text("import library_beside\n" + SOURCE)
+    plugins.use_files([path])
+    assert "mylib_beside" in plugins.packages()
+    assert not {"library_beside", "loose_beside"} & {*plugins.packages()}
+
+
+LAZY = """
+import functools
+
+class Lazy:
+    def __getattr__(self, name):
+        raise ModuleNotFoundError(f"{name} was asked for")
+    @property
+    def __class__(self):
+        raise ModuleNotFoundError("its class was asked for")
+
+def lazy(): ...
+lazy = Lazy()
+
+class Mine:
+    kept = Lazy()
+    @property
+    def own(self): return 1
+    @staticmethod
+    def of_none(): return 1
+    @classmethod
+    def of_class(cls): return 1
+    @functools.lru_cache
+    def once(self): return 1
+"""
+
+
+def test_values_that_import_when_they_are_asked_are_left_alone(
+    beside: Path, tmp_path: Path
+) -> None:
+    """As those of `six`, some of which stand for modules that are not there."""
+    (beside / "heads.py").write_text("from mylib_beside.others import lazy\n" + LAZY)
+    (beside / "others.py").write_text(LAZY)
+    heads = importlib.import_module("mylib_beside.heads")
+    plugins.register(vars(heads)["Mine"])
+    assert fingerprint(vars(heads)["Mine"], plugins.packages())
+    path = tmp_path / "mine_beside.py"
+    path.write_text("from mylib_beside.others import lazy\n" + LAZY)
+    plugins.use_files([path])
+    assert "Mine" in [cls.__name__ for cls in plugins.classes()]
+
+
+@pytest.mark.parametrize("name", ["own", "of_none", "of_class", "once"])
+def test_every_kind_of_method_that_was_edited_and_not_reloaded_is_noticed(
+    beside: Path, name: str
+) -> None:
+    (beside / "heads.py").write_text(LAZY)
+    heads = importlib.import_module("mylib_beside.heads")
+    (head, _, rest) = LAZY.partition(f"def {name}(")
+    (beside / "heads.py").write_text(f"{head}def {name}({rest.replace('return 1', 'return 2', 1)}")
+    with pytest.raises(InputError, match=rf"heads\.py has another Mine\.{name} than the one"):
+        plugins.register(vars(heads)["Mine"])
+
+
 def test_a_reloaded_helper_has_the_digest_of_what_runs(beside: Path) -> None:
     """As in a notebook: edit, reload both, register again."""
     (beside / "heads.py").write_text(SOURCE)
@@ -281,11 +351,14 @@ def test_what_was_reloaded_has_to_be_registered_again(beside: Path) -> None:
     """Its `build` would find what the reload has put into the module."""
     (beside / "heads.py").write_text(SOURCE)
     heads = importlib.import_module("mylib_beside.heads")
-    plugins.register(vars(heads)["Mine"])
+    plugins.register(old := vars(heads)["Mine"])
     importlib.reload(heads)
+    again = r"import it again \('from mylib_beside\.heads import Mine'\)"
     for looked in (plugins.classes, plugins.generation):
-        with pytest.raises(InputError, match=r"heads\.Mine is another one since .* register it"):
+        with pytest.raises(InputError, match=rf"heads\.Mine is another one since .* {again}"):
             looked()
+    with pytest.raises(InputError, match=rf"heads\.Mine is not the class .* as after .* {again}"):
+        plugins.register(old)
     plugins.register(vars(heads)["Mine"])
     assert vars(heads)["Mine"] in plugins.classes()
 

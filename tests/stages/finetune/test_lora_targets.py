@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from permafrost.stages.extraction.backbone import BackboneFiles, load_backbone
+from permafrost.stages.finetune.adapters import load_as_peft
 from permafrost.stages.finetune.backbone_pass import read_states
 from permafrost.stages.finetune.tunings.lora import Lora
 from permafrost.storage.errors import InputError
@@ -140,6 +141,28 @@ def test_norms_of_a_backbone_in_half_precision_are_trained_in_full(
     torch.optim.AdamW(norms, lr=2e-4, weight_decay=0.0).step()
     # Such a step is lost in bfloat16, whose neighbours of 1 are 0.004 and more away.
     assert all(bool((w != b).all()) for w, b in zip(norms, before, strict=True))
+
+
+def test_peft_rounds_trained_norms_and_keeps_adapters(
+    tiny_files: Callable[[str], BackboneFiles], tmp_path: Path
+) -> None:
+    """Which `export --form peft` has to tell."""
+    files = tiny_files("gpt2")
+    backbone = load_backbone(files, "bfloat16", "cpu")
+    tuned = Lora(r=2, targets="attention_and_norms").attach(backbone, drawn())
+    filled(tuned)
+    tuned.eval()
+    names = {name: name.replace("/", ".") for name in tuned.weights}
+    tuned.save(tmp_path, {names[n]: w.detach() for n, w in tuned.weights.items()})
+    load_as_peft(theirs := load_backbone(files, "bfloat16", "cpu"), tmp_path)
+    found = {n: w.dtype for n, w in theirs.model.named_parameters() if "default" in n}
+    assert {d for n, d in found.items() if "lora_" in n} == {torch.float32}
+    assert {d for n, d in found.items() if "lora_" not in n} == {torch.bfloat16}
+    batch, recipe = encoded(backbone), resolved(backbone, "plain")
+    mine, rounded = (
+        read_states(b, batch, recipe, "last").detach().float() for b in (backbone, theirs)
+    )
+    assert 1e-3 < float((mine - rounded).norm() / mine.norm()) < 0.1
 
 
 def test_attention_alone_has_half_the_parameters_of_value_aggregations_targets() -> None:
