@@ -20,9 +20,10 @@ from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.extraction.capture import in_order
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.choice import STAGE as CHOOSE
-from permafrost.stages.fit.choice import choose
+from permafrost.stages.fit.choice import choose, chosen_candidate
 from permafrost.stages.freeze.config import (
     PairFitConfig,
     Scale,
@@ -41,6 +42,21 @@ from permafrost.storage.quoting import quoted
 if TYPE_CHECKING:
     from permafrost.stages.encoder.vectors import LatentVectors
     from permafrost.stages.freeze.encoders import PretrainedEncoders
+
+
+_LAYERS = "latents.layers"
+"""The field of a grid that changes what its candidates read."""
+
+
+class LayersCandidate(PairFitConfig):
+    """A fit and what it reads of each layer."""
+
+    latents: Latents = Latents()
+
+    @property
+    def fit(self) -> PairFitConfig:
+        """The fit alone."""
+        return PairFitConfig(**{name: getattr(self, name) for name in PairFitConfig.model_fields})
 
 
 class LayersMethod(EvaluatedMethod):
@@ -86,8 +102,8 @@ class LayersMethod(EvaluatedMethod):
     evaluated epoch, as papers report it that choose on test. It chooses nothing. Not with a grid. The fit
     is the same, but its key is another."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
-    """Dotted field to candidate values, as `head.encoders.late` or `lr`; the best on dev is kept. Every
-    combination is a fit of its own."""
+    """Dotted field to candidate values, as `head.encoders.late`, `lr` or `latents.layers`; the best on dev is
+    kept. Every combination is a fit of its own."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
 
@@ -147,16 +163,22 @@ class LayersMethod(EvaluatedMethod):
 
     def layers_head(self) -> LayersHead:
         """Its own."""
-        head, latents = self.head, self.latents
-        return LayersHead(head.kind, head.has_vector, latents.recipe, latents.arrays)
+        head = self.head
+        return LayersHead(
+            head.kind, head.has_vector, self.latents.recipe, self._arrays, _LAYERS in self.grid
+        )
 
     def pretraining(self) -> str | None:
         """Whose encoders it starts from."""
         return self.encoders
 
     def reads(self, sizes: BackboneSizes) -> dict[str, tuple[str, ...]]:
-        """Its latents."""
-        return {self.latents.recipe: self.latents.arrays(sizes)}
+        """What any candidate reads."""
+        return {self.latents.recipe: self._arrays(sizes)}
+
+    def _arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
+        tried = self.candidates(0).values()
+        return in_order({array for one in tried for array in one.latents.arrays(sizes)})
 
     def role_on(self, task: CorpusConfig | None) -> Role:
         """A control if it is trained on shuffled labels: it has none to learn from."""
@@ -171,40 +193,50 @@ class LayersMethod(EvaluatedMethod):
         fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
         return PairFitConfig(**fields, seed=seed)
 
-    def candidates(self, seed: int) -> dict[str, PairFitConfig]:
+    def candidates(self, seed: int) -> dict[str, LayersCandidate]:
         """All fits that are chosen from, by what tells them apart; the only one under "".
 
         Raises:
-            InputError: see `stages.freeze.pair_candidates`.
+            InputError: a field of the latents but their layers, which may be of another store or pretraining;
+                see also `stages.freeze.pair_candidates`.
         """
-        return pair_candidates(self.fit_config(seed), self.grid)
+        if wrong := [f for f in self.grid if f.partition(".")[0] == "latents" and f != _LAYERS]:
+            raise InputError(
+                f"grid tries {wrong[0]}, but of latents a grid tries {_LAYERS} alone; give each value of "
+                "another field a method of its own"
+            )
+        fit = self.fit_config(seed)
+        fields = {name: getattr(fit, name) for name in PairFitConfig.model_fields}
+        return pair_candidates(LayersCandidate(**fields, latents=self.latents), self.grid)
 
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """A pair head for each candidate, trained on the train pairs of a task, and the choice among them."""
         upstream = cell.upstream
-        arrays = self.latents.arrays(upstream.sizes)
-        read = cell.reading(self.latents.recipe, arrays)
-        inputs, run_facts = [cell.corpus, *read.inputs], dict(read.run_facts)
+        encoders: list[Input] = []
+        of_encoders: dict[str, object] = {}
         if self.encoders is not None:
             node = upstream.pretraining(self.encoders)
-            inputs.append(Input(name="encoders", ref=node.id, loader=loaders.AUTOENCODERS))
-            run_facts["encoders"] = {
+            encoders.append(Input(name="encoders", ref=node.id, loader=loaders.AUTOENCODERS))
+            of_encoders["encoders"] = {
                 "config": node.config,
                 "arrays": arrays_of(node),
                 "stores": stores_of(node),
                 "recipes": [self.latents.recipe, node.run_facts["recipe"]],
             }
         label = f"{cell.method} · {cell.task} · seed {cell.seed}"
-        fits = [
-            FitLayers.node(
-                f"fit {label} · {name}" if name else f"fit {label}",
-                {"kind": "layers", **to_plain(config), "label_range": self.label_range},
-                inputs,
-                run_facts=run_facts,
-                after=read.after,
+        fits: list[Node] = []
+        for name, candidate in self.candidates(cell.seed).items():
+            latents = candidate.latents
+            read = cell.reading(latents.recipe, latents.arrays(upstream.sizes))
+            fits.append(
+                FitLayers.node(
+                    f"fit {label} · {name}" if name else f"fit {label}",
+                    {"kind": "layers", **to_plain(candidate.fit), "label_range": self.label_range},
+                    [cell.corpus, *read.inputs, *encoders],
+                    run_facts={**read.run_facts, **of_encoders},
+                    after=read.after,
+                )
             )
-            for name, config in self.candidates(cell.seed).items()
-        ]
         if len(fits) == 1:
             return tuple(fits)
         chosen = [Input(name="candidate", ref=fit.id, loader=loaders.PAIR_FIT) for fit in fits]
@@ -212,19 +244,30 @@ class LayersMethod(EvaluatedMethod):
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained pair head on dev and test."""
-        arrays = self.latents.arrays(cell.upstream.sizes)
-        read = cell.reading(self.latents.recipe, arrays)
+        sizes = cell.upstream.sizes
+        read = cell.reading(self.latents.recipe, self._arrays(sizes))
         head = Input(name="head", ref=fitted.id, loader=loaders.LAYERS_SCORE)
+        tried = [one.latents for one in self.candidates(cell.seed).values()]
+        layers = [{"layers": one.layers, "arrays": one.arrays(sizes)} for one in tried]
         return ScoreLayers.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             SimilarityConfig(metric=self.metric),
             (head, cell.corpus, *read.inputs),
-            run_facts={**read.run_facts, **cell.names},
+            run_facts={
+                **read.run_facts,
+                **cell.names,
+                **({"candidates": layers} if _LAYERS in self.grid else {}),
+            },
             after=read.after,
         )
 
     def without_vector(self) -> str | None:
-        """Only some heads have one."""
+        """Only some heads have one, and an evaluation has to know beforehand what is read."""
+        if self.head.has_vector and _LAYERS in self.grid:
+            return (
+                f"whose grid tries {_LAYERS}, so that what it reads is known only when it is trained; give "
+                "the layers that it chose to a method of its own"
+            )
         if self.head.has_vector:
             return None
         return (
@@ -343,10 +386,16 @@ class ScoreLayers(Stage):
     @classmethod
     def run(cls, node: Node, context: RunContext, draft: Draft, progress: Progress) -> None:
         from permafrost.stages.freeze.corpus import score_corpus
+        from permafrost.stages.freeze.pair_fit import PAIR_HEAD
 
         config = SimilarityConfig.model_validate(node.config)
         folder, corpus = context.open(node.input("head")), context.corpus(node.input("corpus"))
-        result = score_corpus(config, folder, latents(node, context), corpus)
+        read, layers = latents(node, context), None
+        if "candidates" in node.run_facts:
+            chosen = node.run_facts["candidates"][chosen_candidate(folder, PAIR_HEAD)]
+            arrays, layers = arrays_of(node), chosen["layers"]
+            read = read[:, [arrays.index(array) for array in chosen["arrays"]]]
+        result = score_corpus(config, folder, read, corpus, layers)
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, node)
 

@@ -98,6 +98,11 @@ class LayersOnHeadsMethod(Method):
                     f"{name!r} has a head of kind {head.kind}, which has no code of one text; only "
                     f"{heads_with_vectors()} have"
                 )
+            if head.tries_layers:
+                raise ValueError(
+                    f"the grid of {name!r} tries latents.layers, so that what it reads is known only when it "
+                    "is trained; name methods with layers of their own"
+                )
             read.add((head.recipe, other.adapted_backbone))
         if len(read) > 1:
             raise ValueError("they read several recipes or backbones; name heads of one")

@@ -50,7 +50,9 @@ class LayersHead:
     recipe: str
     """Under which it reads."""
     arrays: Callable[[BackboneSizes], tuple[str, ...]]
-    """What it reads of a backbone with these sizes."""
+    """What it, or any candidate of its grid, reads of a backbone with these sizes."""
+    tries_layers: bool
+    """Whether dev chooses among candidates that read different ones."""
 
 
 class Method(Kind, ABC):

@@ -113,6 +113,11 @@ def choose(fits: Sequence[Path], form: Form = HEAD) -> Choice:
     return Choice(form, tuple(fits), best, found[best])
 
 
+def chosen_candidate(folder: Path, form: Form) -> int:
+    """Which candidate `Choice.save` kept in `folder`, from 0; that of a fit, which is the only one, is 0."""
+    return form.read(folder).record.get("candidate", 0)
+
+
 def bar_after(fit: Path) -> float:
     """The dev metric that the next candidate of a grid with patience has to beat: the best of this fit and of
     those before it."""

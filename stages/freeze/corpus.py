@@ -55,12 +55,13 @@ def score_corpus(
     folder: Path,
     latents: Float32[np.ndarray, "n l d"],
     corpus: Corpus,
+    layers: str | None = None,
 ) -> Scores:
     """Correlate the predictions of the head in `folder` with the labels of dev and test.
 
     `metrics` also has the score on the test pairs with neither text in train, their number, and the share of
     the others: STS-B's splits share texts. `self_similarity` is what the head gives a text and itself, the
-    same for every text and not 1 (FREEZE!, appendix 10).
+    same for every text and not 1 (FREEZE!, appendix 10). `layers` are those of `latents` if dev chose them.
 
     Raises:
         InputError: all predictions are equal.
@@ -90,18 +91,22 @@ def score_corpus(
     metrics |= {
         "majority": None,
         "self_similarity": float(predict(head, latents, np.zeros((1, 2), np.int64))[0]),
-        "choice": _choice(result),
+        "choice": _choice(result, layers),
         "n_parameters": head.n_parameters,
     }
     table = identified(pa.concat_tables(tables), corpus.examples, corpus.digests, ())
     return Scores(metrics, table)
 
 
-def _choice(result: PairFitResult) -> Mapping[str, JsonValue]:
-    """What was chosen on dev: the epoch, and of a grid every setting that is a number or a name."""
+def _choice(result: PairFitResult, layers: str | None) -> Mapping[str, JsonValue]:
+    """What was chosen on dev: the epoch, and of a grid every setting that is a number or a name, and the
+    layers."""
     config = result.config
-    chosen = {"head": config.head.kind, "loss": config.loss.kind, "epoch": result.best.epoch}
+    chosen: dict[str, JsonValue] = {"head": config.head.kind, "loss": config.loss.kind}
+    chosen["epoch"] = result.best.epoch
     if result.candidate is None:
         return chosen
     settings = flat(config.model_dump(mode="json", exclude={"seed"}))
+    if layers is not None:
+        chosen["layers"] = layers
     return {**{n: v for n, v in settings if isinstance(v, str | int | float)}, **chosen}

@@ -1,6 +1,6 @@
 """The candidates of a grid of pair heads."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -9,8 +9,10 @@ from permafrost.stages.freeze.config import PairFitConfig
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import to_plain
 
+C = TypeVar("C", bound=PairFitConfig)
 
-def pair_candidates(config: PairFitConfig, grid: Grid) -> dict[str, PairFitConfig]:
+
+def pair_candidates(config: C, grid: Grid) -> dict[str, C]:
     """Every combination of a grid, by a label of its values; without a grid `config` alone, labelled "".
 
     Raises:
@@ -27,7 +29,7 @@ def pair_candidates(config: PairFitConfig, grid: Grid) -> dict[str, PairFitConfi
             "grid tries test_by_epoch, which changes no fit; set it in a method of its own, beside that with "
             "the grid"
         )
-    return combinations(PairFitConfig, _whole(config), grid, {})
+    return combinations(type(config), _whole(config), grid, {})
 
 
 def _whole(config: BaseModel) -> dict[str, Any]:

@@ -23,11 +23,12 @@ from tests.stages.mteb_evaluation.small_tasks import write_rows
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "papers" / "freeze"
 RUNGS = ("cosine MLP", "siamese", "narrow", "widened late")
+LOSSES = ("", ", variance", ", log-variance")
 CONSTANT = "constant answer"
 OWN = {"cosine MLP, as in the notebooks", "siamese, as in the notebooks"}
 LADDER = {
     *OWN,
-    *(f"{rung}{loss}" for rung in RUNGS for loss in ("", ", variance", ", log-variance")),
+    *(f"{rung}{loss}" for rung in RUNGS for loss in LOSSES),
     "widened late, log-variance, sigmoid",
     "best block (no training)",
 }
@@ -50,6 +51,7 @@ ROWS = {
         *(f"block {k} alone" for k in range(1, 7)),
         *(f"without block {k}" for k in range(1, 7)),
         *("all blocks", "last block", "deep half", "cosine MLP on plain cosines"),
+        "best block chosen on dev",
         *("MLP on the scores of single blocks", CONSTANT),
         *(f"{row}, shuffled labels" for row in ("all blocks", "block 6 alone")),
     },
@@ -77,6 +79,7 @@ ROWS = {
         *WIDTHS,
         *LADDER_CONTROLS,
         *("widened late, from scratch", "narrow, last block", "narrow, deep half"),
+        "narrow, best block chosen on dev",
         *(f"narrow, without block {k}" for k in range(1, 25)),
         *(f"block {k} alone" for k in range(1, 25)),
         *("MLP on the scores of single blocks", "block 24 alone, shuffled labels"),
@@ -87,7 +90,8 @@ ROWS = {
         *("mean of tokens", "sum of tokens", "pretrained on SNLI", "pretrained for 50 epochs"),
     },
     "paper/qwen2": {
-        *(*RUNGS, *LADDER_CONTROLS, "widened late, log-variance"),
+        *(f"{rung}{loss}" for rung in RUNGS for loss in LOSSES),
+        *LADDER_CONTROLS,
         "widened late, as in the notebook",
     },
 }
@@ -98,7 +102,10 @@ NAMED_OTHERWISE = {
     "as in the ladder": "widened late",
     "autoencoders": "widened late, log-variance",
     "from scratch": "widened late, from scratch",
-    **{row: f"narrow, {row}" for row in ("last block", "deep half", "without block 0")},
+    **{
+        row: f"narrow, {row}"
+        for row in ("last block", "deep half", "best block chosen on dev", "without block 0")
+    },
     **{
         row: f"unified, {row}"
         for row in (
@@ -282,6 +289,22 @@ def test_of_24_blocks_every_one_is_alone_and_left_out_once() -> None:
     assert best.methods == (single[-1], *single[:-1])
     dropped = claims["5.2: dropping any layer hurts"]
     assert dropped.methods == ("narrow", *(f"narrow, without block {k}" for k in sorted(every)))
+
+
+def test_the_best_single_block_is_one_of_all_and_has_the_head_of_the_others() -> None:
+    for name, prefix, n in (("layers", "", 6), ("paper/gpt2", "narrow, ", 24)):
+        methods = load_experiment(FOLDER / f"{name}.yaml").methods
+        best, last = (
+            methods[f"{prefix}{row}"] for row in ("best block chosen on dev", "last block")
+        )
+        assert isinstance(best, LayersMethod)
+        assert isinstance(last, LayersMethod)
+        tried = [*best.candidates(0).values()]
+        assert [one.latents.layers for one in tried] == [str(k) for k in range(1, n + 1)]
+        # Whose test scores by epoch are kept beside it, which changes no fit.
+        alike = last.fit_config(0).model_copy(update={"test_by_epoch": "none"})
+        assert tried[-1].latents == last.latents
+        assert {*map(str, (one.fit for one in tried))} == {str(alike)}
 
 
 def test_every_file_is_here_and_on_the_papers_page() -> None:

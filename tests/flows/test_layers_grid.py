@@ -20,7 +20,7 @@ from permafrost.stages.report.learning import learning_curves
 from permafrost.storage.artifacts import parse_ref
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
-from tests.flows.experiments import graded_task, run_in
+from tests.flows.experiments import graded_task, run_in, write
 from tests.flows.looked import look
 from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import save_model
@@ -101,6 +101,76 @@ def test_a_choice_answers_pairs_and_the_report_draws_what_was_kept(
     assert {run.n_candidates for run in runs["chosen"]} == {4}
     assert {run.n_epochs for run in runs["chosen"]} == {16}
     assert {run.n_candidates for run in runs["given"]} == {1}
+
+
+@pytest.mark.deep
+def test_dev_chooses_the_layers_that_a_head_reads(tmp_path: Path) -> None:
+    """Candidates with encoders of one pretraining, a block each; the score reads the best one's."""
+    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
+    single = {"kind": "layers", "head": head, "encoders": "all", "loss": "mse", "max_epochs": 2}
+    document: dict[str, Any] = {
+        "name": "layers-grid",
+        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
+        "tasks": {"pairs": graded_task(tmp_path, 40)},
+        "pretrainings": {
+            "all": {
+                "task": "pairs",
+                "autoencoder": {"encoders": head["encoders"], "max_epochs": 1, "seed": 0},
+            }
+        },
+        "methods": {
+            "chosen": {**single, "grid": {"latents.layers": [1, "2", "3"]}},
+            "block 2": {**single, "latents": {"layers": "2"}},
+        },
+        "seeds": [0],
+    }
+    path, home, result = run_in(tmp_path, document)
+    assert result.computed["fit"] == 3, "block 2 is one of them"
+    dag = look(path, home)
+    node = dag.nodes.fits["chosen", "pairs", 0]
+    fits = [dag.artifacts.open(parse_ref(i.ref)) for i in node.inputs_named("candidate")]
+    best = [load_pair_fit(fit).best.dev_metric or -2.0 for fit in fits]
+    score = dag.artifacts.open(dag.nodes.scores["chosen", "pairs", 0].spec.ref)
+    metrics = read_json(score / "metrics.json")
+    assert metrics["dev"] == pytest.approx(max(best), abs=1e-6)
+    assert metrics["choice"]["layers"] == "123"[best.index(max(best))]
+    # What answers outside of the experiment reads the same block.
+    assert answers_as_scored(home, str(node.spec.ref), score, dag.corpus("pairs")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"chosen.grid": "{latents.layers: ['9']}"}, "hidden=9"),
+        ({"chosen.grid": "{latents.at: [last, mean]}"}, "grid tries latents.layers alone"),
+        (
+            {
+                "chosen.grid": "{latents.layers: [1, 2]}",
+                "on": "{kind: layers_on_heads, heads: [chosen, one]}",
+            },
+            "the grid of 'chosen' tries latents.layers",
+        ),
+    ],
+)
+def test_layers_that_a_grid_cannot_try_are_refused(
+    tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
+    document: dict[str, Any] = {
+        "name": "layers-grid",
+        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
+        "tasks": {"pairs": graded_task(tmp_path, 40)},
+        "methods": {
+            "chosen": {"kind": "layers", "head": head},
+            "one": {"kind": "layers", "head": head, "latents": {"layers": "1"}},
+        },
+    }
+    path = write(tmp_path / "experiment.yaml", document)
+    with pytest.raises(InputError) as caught:
+        look(
+            path, tmp_path / "home", [f"methods.{field}={value}" for field, value in change.items()]
+        )
+    assert says in str(caught.value)
 
 
 def config(**fields: Any) -> PairFitConfig:
