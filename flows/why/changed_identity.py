@@ -61,5 +61,5 @@ def _backbone(leaf: Leaf, source_of: SourceOf) -> Change:
     if old and new and old != new:
         text = f"backbone {shown(old)} -> {shown(new)} (other weights)"
     else:
-        text = f"backbone {shown(new or old)}: other weights" if new or old else "other backbone"
+        text = f"backbone {shown(new)}: other weights" if new else "other backbone"
     return Change(text, "backbone.source", old, new)

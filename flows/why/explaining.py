@@ -8,7 +8,7 @@ from itertools import zip_longest
 from permafrost.flows.graph import FEATURES, Node
 from permafrost.flows.origin import Origin
 from permafrost.flows.why.changed_code import code_changes
-from permafrost.flows.why.changed_fields import Change, Leaf, changed_leaves, said
+from permafrost.flows.why.changed_fields import Change, Leaf, changed_leaves, said, shown
 from permafrost.flows.why.changed_identity import identity_changes
 from permafrost.flows.why.changed_texts import CorpusParts
 from permafrost.flows.why.changes_of_stages import Compared, Side, own_changes
@@ -74,6 +74,9 @@ class Explainer:
             had, has = before.get(stage, []), after.get(stage, [])
             gone, came = [r for r in had if r not in has], [r for r in has if r not in had]
             if stage == _FEATURES:
+                if bool(gone) != bool(came):
+                    changes += [self._store("reads", ref) for ref in came]
+                    changes += [self._store("no longer reads", ref) for ref in gone]
                 changes += [] if changes or gone or came else _arrays(old.spec, new.spec)
             elif len(had) != len(has) and new.spec.stage != "report":
                 changes += _fewer_or_more(stage, had, has, old, new)
@@ -139,6 +142,13 @@ class Explainer:
             return (Change("their store of before is not in this home any more", "store"),)
         leaves, recipe = changed_leaves(before, after), self.stores.recipe(after)
         return (*identity_changes(leaves, recipe, self.stores.source),)
+
+    def _store(self, verb: str, ref: str) -> Change:
+        """Features of a store in the place of none, or none in their place."""
+        identity = self.stores.identity(ref.removeprefix(FEATURES)) or {}
+        source = self.stores.source(str(identity.get("weights_digest", "")).partition(" ")[0])
+        of = f" of backbone {shown(source)}" if source else ""
+        return Change(f"{verb} features{of}", "features")
 
     def _side(self, ref: str) -> Side | None:
         """An artifact that is planned or published; None if it is not known any more."""

@@ -62,7 +62,16 @@ class KnownStores:
             for identity, origin in reversed(self._extractions)
             if "source" in origin.written
         )
-        return {**dict(recorded), **dict(written)}
+        # Also of backbones that stand inside a method, as those of node labels.
+        planned = (
+            (
+                n.config["store"]["weights_digest"].partition(" ")[0],
+                n.run_facts["backbone"]["source"],
+            )
+            for n in self._planned
+            if "backbone" in n.run_facts
+        )
+        return {**dict(recorded), **dict(written), **dict(planned)}
 
     def _records(self) -> Iterator[dict[str, Any]]:
         stores = self._earlier.artifacts.root.parent / "features"

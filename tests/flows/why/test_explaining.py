@@ -1,10 +1,12 @@
 """Why something runs, in the words of the YAML: told from recorded manifests alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from permafrost.flows.graph import Node
 from permafrost.flows.origin import Origin
 from permafrost.storage.artifacts import MANIFEST, ArtifactSpec, ArtifactStore, parse_ref
 from permafrost.storage.keys import KEY_VERSION, digest
@@ -260,6 +262,34 @@ def test_another_store_is_told_by_what_it_was_made_with(home: Recorded, tmp_path
     assert any(t.startswith("store_dtype float16 -> float32") for t in texts)
     assert any(t.startswith("recipe.kind ") for t in texts)
     assert "tokenizer" not in found.headline, "the weights say it"
+
+
+def test_features_that_came_or_went_are_said_with_their_backbone(
+    home: Recorded, tmp_path: Path
+) -> None:
+    """As those of node labels of a backbone of their own, which no store holds yet."""
+    old = new_store(tmp_path, identity=IDENTITY).store.store_id
+    other = IDENTITY.model_copy(update={"weights_digest": "f" * 64})
+    one, both = f"features/{old}/hidden/1", f"features/{digest(other)}/hidden/1"
+    planned = Node(
+        kind="permafrost.flows.nodes.extraction:Extract",
+        stage="extract",
+        label="extract labels",
+        config={"store": other.model_dump(mode="json"), "arrays": ["hidden/1"]},
+        run_facts={"backbone": {"source": "nodes-of-graphs"}},
+        origins=(Origin(name="labels"),),
+    )
+    home.publish(fit(0.1, one), place())
+    home.publish(fit(0.1, one, both), place(task="SST-2"))
+    explainer = replace(home.explainer, planned={planned.id: planned})
+    assert explainer.why(fit(0.1, one, both), (place(),)).headline == (
+        "reads features of backbone nodes-of-graphs"
+    )
+    assert explainer.why(fit(0.1, both), (place(task="SST-2"),)).headline.startswith(
+        "no longer reads features of backbone "
+    )
+    found = explainer.why(fit(0.1, both), (place(),))
+    assert found.headline.endswith("-> nodes-of-graphs (other weights)")
 
 
 def test_layers_of_an_extraction_are_named(home: Recorded) -> None:
