@@ -251,7 +251,7 @@ def scores_of(summary: Mapping[str, Any]) -> list[str]:
     """A line for each row of the results, under one that names their columns."""
     means = [mean["heading"] for mean in summary["averages"]]
     rows = [
-        [row["method"], *(c["text"] for c in (*row["cells"], *row["averages"]))]
+        [row["method"], *(c["text"] if c else "–" for c in (*row["cells"], *row["averages"]))]
         for row in summary["rows"]
     ]
     return [" | ".join(parts) for parts in (["", *summary["tasks"], *means], *rows)]

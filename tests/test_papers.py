@@ -16,9 +16,7 @@ SAID = {
     "claims": [{"says": "a_b > c", "outcome": "contrary", "comparisons": []}],
     "tasks": ["RTE", "CoLA"],
     "averages": [{"heading": "mean"}],
-    "rows": [
-        {"method": "a", "cells": [{"text": "1.0"}, {"text": "–"}], "averages": [{"text": "1.0"}]}
-    ],
+    "rows": [{"method": "a", "cells": [{"text": "1.0"}, None], "averages": [{"text": "1.0"}]}],
 }
 
 
