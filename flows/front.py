@@ -26,7 +26,7 @@ from permafrost.flows.running import (
     reused,
     run_serially,
 )
-from permafrost.flows.stopping import STOP
+from permafrost.flows.stopping import STOP, Stopped
 from permafrost.flows.terminal import Terminal
 from permafrost.flows.texts.embedding import ByMethod, ExtractContext, How, vectors_of
 from permafrost.flows.texts.predicting import answers_to
@@ -45,7 +45,7 @@ from permafrost.stages.extraction.target import ExtractConfig
 from permafrost.stages.plugins import look_anew
 from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.artifacts import ArtifactRef
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, PermafrostError
 from permafrost.storage.features.identity import FloatName
 from permafrost.storage.paths import default_home
 from permafrost.storage.progress import SilentProgress
@@ -61,7 +61,7 @@ def run(
     experiment: str | PathLike[str] | Mapping[str, Any],
     home: HomeName | None,
     engine: str | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
 ) -> PipelineResult:
     """See `permafrost.run`."""
     source, folder, changed = _source(experiment), _opened(home), _overrides(overrides)
@@ -76,6 +76,13 @@ def run(
         # imported takes two seconds.
         atexit.register(gc.freeze)
         raise
+    except Stopped as stop:
+        if STOP.ends_the_process:
+            raise
+        raise PermafrostError(
+            "this run was ended, as another one in this process was interrupted; run it again, it goes on "
+            "from there"
+        ) from stop
 
 
 def _run_on_prefect(
@@ -117,7 +124,7 @@ def _outside_event_loops(work: Callable[[], PipelineResult]) -> PipelineResult:
 def plan(
     experiment: str | PathLike[str] | Mapping[str, Any],
     home: HomeName | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
 ) -> Plan:
     """See `permafrost.plan`."""
     nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
@@ -137,15 +144,34 @@ def _source(experiment: str | PathLike[str] | Mapping[str, Any]) -> Source:
     )
 
 
-def _overrides(overrides: Sequence[str]) -> list[str]:
+def _overrides(overrides: Sequence[str] | None) -> list[str]:
+    if overrides is None:
+        return []
     if isinstance(overrides, str):
         raise InputError(
             f"overrides is the text {quoted(overrides)} where a list of them belongs; write [text]"
         )
-    return list(overrides)
+    form = "overrides is a list of texts such as ['seeds=[0]']"
+    if isinstance(overrides, Mapping) or not isinstance(overrides, Iterable):
+        raise InputError(
+            f"overrides is {quoted(overrides)}, of type {type(overrides).__name__}; {form}"
+        )
+    given = list(overrides)
+    for i, one in enumerate(given):
+        if not isinstance(one, str):
+            raise InputError(
+                f"overrides[{i}] is {quoted(one)}, of type {type(one).__name__}; {form}"
+            )
+    return given
 
 
 def _opened(home: HomeName | None) -> Path:
+    """The folder of a home, once no interrupted run of this process is left that would have us end too."""
+    STOP.settle(
+        lambda: Terminal(stderr=True, soft_wrap=True).print(
+            "the run that was interrupted before is still ending; waiting for it"
+        )
+    )
     with Display(Terminal()) as display:
         return open_home(
             default_home() if home is None else home, NodeProgress(display, "pull the home")

@@ -16,9 +16,20 @@ def holding_store(
 
     Raises:
         NotFoundError: none does.
-        InputError: several do.
+        InputError: several do, or the name of the array is no text.
     """
+    if not isinstance(array, str):
+        raise InputError(
+            f"array is {quoted(array)}, of type {type(array).__name__}; give the name of an array, such as "
+            "'hidden/6'"
+        )
     stores = [s for s in all_stores(home) if s.store_id.startswith(store or "")]
+    if stores and all(_is_beyond_blocks(array, s) for s in stores):
+        kind, last = array.rpartition("/")[0], max(s.record.sizes.n_layers for s in stores)
+        raise NotFoundError(
+            f"there can be no {array} in the store {stores[0].store_id[:12]}, whose backbone has "
+            f"{stores[0].record.sizes.n_layers} blocks; {kind}/{last} is the last that can be extracted"
+        )
     if len(stores) == 1:
         return stores[0]  # reading it raises an error that says what is missing
     holding = [s for s in stores if _holds(s, array, digests)]
@@ -36,6 +47,11 @@ def holding_store(
             f"{array} of all {len(digests)} texts{nearest}; extract them first"
         )
     return holding[0]
+
+
+def _is_beyond_blocks(array: str, store: FeatureStore) -> bool:
+    index = array.rpartition("/")[2]
+    return index.isdecimal() and int(index) > store.record.sizes.n_layers
 
 
 def _holds(store: FeatureStore, array: str, digests: Sequence[str]) -> bool:

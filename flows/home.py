@@ -109,7 +109,7 @@ class Home:
 
         Raises:
             NotFoundError: there is no such run, method, task or seed, or its report is missing.
-            InputError: the method is not trained, or several of its fits are meant.
+            InputError: the method is not trained, several fits are meant, or the seed is no whole number.
         """
         from permafrost.flows.records.chosen_fits import chosen_fit
 
@@ -205,7 +205,7 @@ class Home:
 
         Raises:
             NotFoundError: no store holds this array of all texts.
-            InputError: several do, `texts` is no list of texts, or `tokens` is neither of the two.
+            InputError: several do, `array` is no text, `texts` no list of texts, or `tokens` another word.
         """
         texts = listed(texts, "read")
         digests = [text_digest(text) for text in texts]

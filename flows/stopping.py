@@ -39,6 +39,8 @@ class Stop:
         self._orderly = 0
         self._last_acts: list[tuple[Callable[[], object], float]] = []
         self._leaving = threading.Lock()
+        self._ending: set[Future[Any]] = set()
+        """Work that was told to end, and has not yet."""
 
     @property
     def asked(self) -> bool:
@@ -72,15 +74,29 @@ class Stop:
         """Have work end at its next step, in a program that goes on; waits for it. Whatever else runs in this
         process and looks ends too.
         """
-
-        def forget(_: object) -> None:
-            if self._signal is None:
-                self._asked.clear()
-
+        self._ending.add(work)
         self._asked.set()
         # By the work itself: who waits may be interrupted again.
-        work.add_done_callback(forget)
-        wait([work])
+        work.add_done_callback(self._forget)
+        self._wait_until_ended([work])
+
+    def settle(self, tell: Callable[[], object]) -> None:
+        """Wait for work that was told to end (`until`) and is still ending, as who waited for it was
+        interrupted again; `tell` is called first if there is any."""
+        if ending := list(self._ending):
+            tell()
+            self._wait_until_ended(ending)
+
+    def _wait_until_ended(self, ending: "list[Future[Any]]") -> None:
+        wait(ending)
+        for work in ending:
+            # Its callback may come later, and was never added if an interrupt came first.
+            self._forget(work)
+
+    def _forget(self, work: "Future[Any]") -> None:
+        self._ending.discard(work)
+        if not self._ending and self._signal is None:
+            self._asked.clear()
 
     @property
     def cause(self) -> str:

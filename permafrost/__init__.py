@@ -125,7 +125,7 @@ def run(
     *,
     home: "str | PathLike[str] | Home | None" = None,
     engine: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | None = (),
 ) -> "PipelineResult":
     """Run an experiment; what is published in the home already is reused.
 
@@ -150,7 +150,7 @@ def plan(
     experiment: "str | PathLike[str] | Mapping[str, Any]",
     *,
     home: "str | PathLike[str] | Home | None" = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | None = (),
 ) -> "Plan":
     """What a run would compute and why, its tokens, bytes and time; writes nothing in the home.
 

@@ -1,6 +1,7 @@
 """The trained head that an experiment's latest run reports for a method: the one that dev chose of a grid."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ def chosen_fit(
 
     Raises:
         NotFoundError: there is no such run, method, task or seed, or the report is missing.
-        InputError: the method is not trained, or several fits are meant.
+        InputError: the method is not trained, several fits are meant, or the seed is no whole number.
         CorruptDataError: the record of the run or the report is damaged.
     """
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
+        raise InputError(
+            f"seed is {quoted(seed)}, of type {type(seed).__name__}; give a whole number, such as 0"
+        )
     report = ArtifactStore(home).manifest(latest_report(home, experiment))
     entries: list[dict[str, Any]] = report.spec.config["cells"]
     of_method = [e for e in entries if e["method"] == method]

@@ -17,7 +17,7 @@ from permafrost.stages.encoder.answers import (
 from permafrost.stages.encoder.code_of import code_of
 from permafrost.stages.encoder.features import compute_features
 from permafrost.stages.encoder.predicted import Predicted
-from permafrost.stages.encoder.vectors import TextVectors
+from permafrost.stages.encoder.vectors import HeadVectors, MethodVectors, OnLatents, TextVectors
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.memory import Splitter
 from permafrost.stages.extraction.recipes.inputs import Encoded, numbered_by_first
@@ -43,6 +43,14 @@ class Encoder:
     vectors: TextVectors
     runtime: ExtractRuntime
     """Limits of a batch."""
+    name: str = ""
+    """Of the trained head, `fit/<key>`; empty where it has none."""
+
+    def __repr__(self) -> str:
+        name = self.name or self.targets[0].files.source
+        arrays = self.targets[0].arrays
+        read = arrays[0] if len(arrays) == 1 else f"{len(arrays)} arrays"
+        return f"Encoder({name}, {_kind(self.vectors)} of {read}, width {self.d_out})"
 
     @property
     def d_out(self) -> int:
@@ -185,3 +193,12 @@ class Encoder:
         for vectors in (splitter or Splitter(self.backbone.device)).results(encoded, compute):
             parts.append(vectors)
         return np.concatenate(parts)
+
+
+def _kind(vectors: TextVectors) -> str:
+    """What the head or method is called in an experiment."""
+    if isinstance(vectors, HeadVectors):
+        return vectors.head.config.head.kind
+    if isinstance(vectors, OnLatents):
+        return vectors.config.head.kind
+    return vectors.config.method.kind if isinstance(vectors, MethodVectors) else "a vector"

@@ -89,6 +89,10 @@ class GraphTextEncoder:
     """Through which texts pass with the model: that of `texts` or, where it was trained, one of its own; None
     for a model that runs none."""
 
+    def __repr__(self) -> str:
+        ref, model = self.fitted.ref, self.fitted.tuned.config.model
+        return f"GraphTextEncoder({ref.stage}/{ref.key[:8]}, {model.kind})"
+
     @cached_property
     def d_out(self) -> int:
         """Width of a vector."""

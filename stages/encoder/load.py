@@ -254,7 +254,8 @@ def load_encoder(
     """
     runtime = runtime_on(device, batch_tokens)
     fitted = find_fitted(Path(home), artifact, backbone)
-    return assemble(fitted.targets, fitted.vectors, runtime)
+    name = f"{fitted.ref.stage}/{fitted.ref.key[:8]}"
+    return replace(assemble(fitted.targets, fitted.vectors, runtime), name=name)
 
 
 def method_encoder(

@@ -128,6 +128,11 @@ class TunedEncoder:
     """As it was at the chosen epoch."""
     fitted: FittedTuned
 
+    def __repr__(self) -> str:
+        head = self.fitted.tuned.head
+        what = f"{head.config.head.kind} of {head.layer}, width {self.d_out}"
+        return f"TunedEncoder({self.fitted.ref.stage}/{self.fitted.ref.key[:8]}, {what})"
+
     @property
     def d_out(self) -> int:
         """Width of a vector."""

@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import permafrost
 from permafrost.flows.home import Home
+from permafrost.stages.embed.config import EmbedConfig
 from permafrost.stages.encoder import load_encoder
+from permafrost.stages.encoder.load import method_encoder
+from permafrost.stages.extraction.files import BackboneConfig
 from permafrost.stages.heads import GlotHead
 from permafrost.storage import errors
 from tests.flows.conftest import tiny_experiment
@@ -147,9 +150,15 @@ def test_the_head_of_a_method_is_the_one_that_dev_chose(
         ({"method": "glot"}, "no method 'glot'; there are mean, GLOT, shuffled, length, words"),
         ({"method": "GLOT", "task": "x"}, "no task 'x' of 'GLOT'; there are ratio 0.2, ratio 0.5"),
         ({"method": "GLOT", "seed": 7}, "no seed 7 of 'GLOT'; there are 0, 1"),
+        (
+            {"method": "GLOT", "task": "ratio 0.5", "seed": "1"},
+            "seed is '1', of type str; give a wh",
+        ),
+        ({"method": "GLOT", "seed": True}, "seed is True, of type bool; give a whole number"),
     ):
-        with pytest.raises(permafrost.NotFoundError, match=says):
+        with pytest.raises(permafrost.InputError, match=says):
             home.head("tiny", **wrong)
+    assert home.head("tiny", "GLOT", task="ratio 0.5", seed=np.int64(1)) == head  # type: ignore[arg-type]
     with pytest.raises(
         permafrost.NotFoundError, match="no complete run of 'other'; there are tiny"
     ):
@@ -166,6 +175,16 @@ def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) ->
         home.reader("hidden/2", "ice")
     with pytest.raises(permafrost.InputError, match="text 1 is 3, of type int"):
         home.reader("hidden/2", [TEXTS[0], 3])  # type: ignore[list-item]
+    for array in (3, None):
+        with pytest.raises(permafrost.InputError, match=f"array is {array}, of type .*'hidden/6'"):
+            home.reader(array, TEXTS)  # type: ignore[arg-type]
+    with pytest.raises(permafrost.NotFoundError, match=r"hidden/1 is missing .*; extract it first"):
+        home.reader("hidden/1", TEXTS)
+    with pytest.raises(
+        permafrost.NotFoundError,
+        match=r"no hidden/9 in .* backbone has 3 blocks; hidden/3 is the last that can be extracted",
+    ):
+        home.reader("hidden/9", TEXTS)
     given = home.reader("hidden/2", (text for text in TEXTS[:3]), memory_bytes=1)
     _, again = next(pickle.loads(pickle.dumps(given)).in_order(3))
     assert np.array_equal(again.data, next(given.in_order(3))[1].data)
@@ -297,6 +316,15 @@ def test_encoding_by_a_head_is_its_encoder(made: fitted_homes.Home, head: str) -
     vectors = permafrost.encode(NEW, head=head[:12], home=home, device="cpu")
     encoder = home.encoder(home.artifacts.refs("fit")[-1], device="cpu")
     np.testing.assert_allclose(encoder.encode(NEW), vectors, rtol=2e-5, atol=2e-6)
+
+
+def test_what_a_cell_ends_with_is_shown_in_a_line(
+    made: fitted_homes.Home, head: str, tiny_bert: Path
+) -> None:
+    home = permafrost.open(made.path)
+    assert repr(home.encoder(head)) == f"Encoder({head[:12]}, glot of hidden/2, width 48)"
+    method = method_encoder(EmbedConfig(layers="1-2"), BackboneConfig(source=str(tiny_bert)))
+    assert repr(method) == f"Encoder({tiny_bert}, mean of 2 arrays, width 32)"
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), None])

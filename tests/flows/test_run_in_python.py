@@ -17,7 +17,7 @@ import yaml
 
 import permafrost
 from permafrost.flows import front
-from permafrost.flows.stopping import STOP
+from permafrost.flows.stopping import STOP, Stopped
 from permafrost.stages import plugins
 from permafrost.stages.heads import HEADS
 from tests.documents import snippet
@@ -113,6 +113,65 @@ def test_an_interrupted_cell_ends_its_work_and_the_next_one_goes_on(
     assert gc.freeze in at_exit, "an interrupted script ends soon"
 
 
+def test_a_run_waits_for_one_that_was_interrupted_until_nobody_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+    smallest: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    main = threading.get_ident()
+    left, ended = threading.Event(), threading.Event()
+
+    def main_is_in(*names: str) -> bool:
+        frame, found = sys._current_frames()[main], set[str]()
+        while frame is not None:
+            found.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return found.issuperset(names)
+
+    def work(*arguments: object) -> None:
+        # For the result, then for the end of what was told to end, then for that of its thread.
+        for waits in (("result",), ("until", "wait"), ("shutdown", "join")):
+            while not main_is_in(*waits):
+                time.sleep(0.001)
+            signal.pthread_kill(main, signal.SIGINT)
+        left.wait()
+        time.sleep(0.1)
+        ended.set()
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            permafrost.run(smallest, home=tmp_path, engine="prefect")
+
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    loop = asyncio.new_event_loop()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(front, "checked", work)
+            loop.run_until_complete(cell())
+    finally:
+        loop.close()
+        signal.signal(signal.SIGINT, earlier)
+    assert STOP.asked
+    assert not ended.is_set()
+    left.set()
+    monkeypatch.setattr(front, "run_serially", lambda *_: (ended.is_set(), STOP.asked))
+    assert permafrost.run(smallest, home=tmp_path) == (True, False)
+    assert "interrupted before is still ending; waiting for it" in capsys.readouterr().err
+
+
+def test_what_another_interrupted_run_ends_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, smallest: dict[str, Any], tmp_path: Path
+) -> None:
+    def ended(*arguments: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(front, "run_serially", ended)
+    with pytest.raises(permafrost.PermafrostError, match="another one in this process was interr"):
+        permafrost.run(smallest, home=tmp_path)
+
+
 def test_a_kind_is_registered_by_its_class(
     tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +207,11 @@ def test_a_kind_is_registered_by_its_class(
         ({"tasks": {"t": [{1}]}}, {}, r"the experiment.tasks.t\[0\] is .*, of type set"),
         ({}, {}, "the experiment has 3 wrong field"),
         ({}, {"overrides": "a=b"}, r"write \[text\]"),
+        ({}, {"overrides": 3}, r"overrides is 3, of type int; .* such as \['seeds=\[0\]'\]"),
+        ({}, {"overrides": {"seeds": [0]}}, r"of type dict; overrides is a list of texts such as"),
+        ({}, {"overrides": [b"x=1"]}, r"overrides\[0\] is b'x=1', of type bytes; overrides is a "),
+        ({}, {"overrides": ["seeds=[0]", 3]}, r"overrides\[1\] is 3, of type int; overrides is a "),
+        ({}, {"overrides": None}, "the experiment has 3 wrong field"),
         ({}, {"engine": "slurm"}, "there are serial, prefect"),
     ],
 )
