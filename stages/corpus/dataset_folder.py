@@ -94,9 +94,8 @@ def _as_text(builder: Any) -> dict[str, Any]:
     import pandas as pd
 
     first = next(file for files in builder.config.data_files.values() for file in files)
-    header = pd.read_csv(
-        first, **{**builder.config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}
-    )
+    options: dict[str, Any] = {**builder.config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}
+    header: Any = pd.read_csv(first, **options)
     columns = {str(column): datasets.Value("string") for column in header.columns}
     return {"features": datasets.Features(columns), "na_filter": False}
 
