@@ -1,6 +1,7 @@
 """Labels of csv and tsv, which have no types: Arrow guesses one for each file by itself."""
 
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def with_names(
-    parts: Sequence[pa.Table], paths: Sequence[Path], options: Reading, labels: Iterable[str]
+    parts: Sequence[pa.Table],
+    labels: Iterable[str],
+    written: Callable[[str], Sequence[pa.ChunkedArray]],
 ) -> list[pa.Table]:
     """The tables of one file or several, with labels as text where their types differ, where they were read
     as dates or times, and where different ones were read as one number, as 1 and 01, or 0e1 and 0e2.
 
     Args:
         parts: a table for each file.
-        paths: of the files.
-        options: how they are read.
         labels: names of columns.
+        written: a column of each file as the text that stands there, without spaces around it.
     """
     made = list(parts)
     for name in labels:
@@ -40,7 +42,7 @@ def with_names(
         # Grades that are no whole numbers are no classes.
         if known == {"number"} and not all(map(_is_whole, columns)):
             continue
-        texts = [as_text([path], options, name) for path in paths]
+        texts = written(name)
         is_mixed = len(known) > 1 or "text" in known
         if is_mixed or _more_distinct(texts, columns):
             made = [
@@ -50,6 +52,28 @@ def with_names(
                 for part, column, text in zip(made, columns, texts, strict=True)
             ]
     return made
+
+
+def typed(parts: Sequence[pa.Table], labels: Iterable[str]) -> list[pa.Table]:
+    """Tables of several files that were read as text, with labels as csv files with them would have them.
+
+    Args:
+        parts: a table for each file, without nulls in the columns of labels.
+        labels: names of columns.
+    """
+    guessed = [_guessed(part, labels := list(labels)) for part in parts]
+    return with_names(
+        guessed, labels, lambda name: [pc.utf8_trim_whitespace(part.column(name)) for part in parts]
+    )
+
+
+def _guessed(part: pa.Table, names: Iterable[str]) -> pa.Table:
+    for name in names:
+        pa.csv.write_csv(part.select([name]), file := io.BytesIO())
+        parsing = pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+        column = pa.csv.read_csv(pa.py_buffer(file.getvalue()), parse_options=parsing).column(name)
+        part = part.set_column(part.schema.get_field_index(name), name, column)
+    return part
 
 
 def _more_distinct(texts: Sequence[pa.ChunkedArray], columns: Sequence[pa.ChunkedArray]) -> bool:

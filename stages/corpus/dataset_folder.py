@@ -24,19 +24,41 @@ def folder_digest(folder: Path) -> str:
     return digest({n.as_posix(): file_sha256(folder / n) for n in names})
 
 
-def prepared(folder: Path, name: str | None) -> str:
-    """Where `datasets` keeps what it makes of a folder: by its content. By itself it goes by its last
-    name and by times of files, so that an edited one could give its old texts.
+def read_split(folder: Path, name: str | None, split: str) -> Any:
+    """A split of a folder of data files, or a part of one. What `datasets` makes of the folder is kept by its
+    content: by itself it goes by the folder's last name and by times of files, so that an edited one could
+    give its old texts. Csv without declared types is read as text.
+
+    Args:
+        folder: with data files.
+        name: of the configuration; None for the default.
+        split: as `datasets` writes it, perhaps with a slice.
 
     Raises:
         InputError: a data file lies outside the folder, or the folder changed while it was read.
     """
     import datasets
+
+    kept = _prepared(folder, name)
+    options = _as_text(datasets.load_dataset_builder(str(folder), name, cache_dir=kept))
+    return datasets.load_dataset(str(folder), name, split=split, cache_dir=kept, **options)
+
+
+def is_untyped(folder: Path, name: str | None) -> bool:
+    """Whether a folder of data files is read as text: it has csv or tsv, and its card declares no types."""
+    import datasets
+
+    kept = _prepared(folder, name)
+    return bool(_as_text(datasets.load_dataset_builder(str(folder), name, cache_dir=kept)))
+
+
+def _prepared(folder: Path, name: str | None) -> str:
+    import datasets
     from datasets import config
 
     content = folder_digest(folder)
     place = Path(config.HF_DATASETS_CACHE, "permafrost")
-    kept = place / digest({"files": content, "config": name})
+    kept = place / digest({"files": content, "config": name, "csv": "as text"})
     if kept.is_dir():
         return str(kept)
     place.mkdir(parents=True, exist_ok=True)
@@ -44,6 +66,10 @@ def prepared(folder: Path, name: str | None) -> str:
     try:
         builder = datasets.load_dataset_builder(str(folder), name, cache_dir=str(draft))
         _require_inside(folder, builder.config.data_files)
+        if options := _as_text(builder):
+            builder = datasets.load_dataset_builder(
+                str(folder), name, cache_dir=str(draft), **options
+            )
         builder.download_and_prepare()
         if folder_digest(folder) != content:
             raise InputError(
@@ -57,6 +83,21 @@ def prepared(folder: Path, name: str | None) -> str:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return str(kept)
+
+
+def _as_text(builder: Any) -> dict[str, Any]:
+    """Options with which csv without declared types is read as it stands there; none for other builders.
+    `datasets` has one type for a column, so that 01 would be 1, and NA nothing."""
+    if builder.name != "csv" or builder.info.features is not None:
+        return {}
+    import datasets
+    import pandas as pd
+
+    first = next(file for files in builder.config.data_files.values() for file in files)
+    options: dict[str, Any] = {**builder.config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}
+    header: Any = pd.read_csv(first, **options)
+    columns = {str(column): datasets.Value("string") for column in header.columns}
+    return {"features": datasets.Features(columns), "na_filter": False}
 
 
 def _require_inside(folder: Path, data_files: Any) -> None:

@@ -231,8 +231,13 @@ def read_columns(
         for part in files
     ]
     if kind in _DELIMITERS:
+        options = csv_options(kind, how)
         with _named(path, how):
-            parts = with_names(parts, files, csv_options(kind, how), dict.fromkeys(labels))
+            parts = with_names(
+                parts,
+                dict.fromkeys(labels),
+                lambda name: [as_text([file], options, name) for file in files],
+            )
     try:
         return pa.concat_tables(parts, promote_options="permissive") if len(parts) > 1 else parts[0]
     except pa.ArrowException as error:

@@ -28,6 +28,8 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.texts import Texts
 
 _HUB = "hf:"
+_COLON = re.compile(r":(?![^\[\]]*\])")
+"""One that is not that of a slice such as `train[:100]`."""
 _NAMED = {"file": "Name one as FILE::COLUMN", "hub": "Name one as hf:DATASET:SPLIT:COLUMN"}
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,2}")
 """An id on the hub, with or without a config."""
@@ -50,8 +52,9 @@ def read_texts(spec: str) -> Texts:
     Args:
         spec: a file of parquet, csv, tsv, jsonl, json or txt (packed with gzip too: `.csv.gz`), with
             `::COLUMN` for a column without a usual name (`names.TEXT`); or
-            `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder. As ids contain a
-            slash too, the dataset is the longest prefix that is a folder or an id on the hub.
+            `hf:DATASET[/CONFIG]:SPLIT[:COLUMN]`, where DATASET is a hub id or a folder, and SPLIT may have a
+            slice (`train[:100]`). As ids contain a slash too, the dataset is the longest prefix that is a
+            folder or an id on the hub.
 
     Raises:
         InputError: the texts cannot be read, or one is missing or blank.
@@ -175,7 +178,7 @@ def _column(
 
 def _hub_table(spec: str, pair: str | None, others: Sequence[str]) -> tuple[pa.Table, str, str]:
     """A table with the column of texts and others, the name of that column, and of the source."""
-    parts = spec.removeprefix(_HUB).split(":")
+    parts = _COLON.split(spec.removeprefix(_HUB))
     if not 2 <= len(parts) <= 3 or not all(parts):
         raise InputError(f"{quoted(spec)} is not of the form hf:DATASET/CONFIG:SPLIT:COLUMN")
     dataset, split = parts[:2]

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from permafrost.stages.corpus.dataset_folder import folder_digest, prepared
+from permafrost.stages.corpus.columns import TaskColumns
+from permafrost.stages.corpus.csv_labels import typed
+from permafrost.stages.corpus.dataset_folder import folder_digest, is_untyped, read_split
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource, test_part
@@ -36,7 +38,7 @@ class HubCorpus(ColumnsSource):
     path: str
     """A folder or, if there is none of that name, a hub id."""
     config: str = "default"
-    """Configuration of the dataset (its subset)."""
+    """Configuration of the dataset (its subset); a folder from `Dataset.save_to_disk` has none."""
     revision: str = "main"
     """Branch, tag or commit; the key of the corpus holds the commit. Ignored for folders."""
     splits: dict[str, str] = Field(min_length=1)
@@ -48,9 +50,11 @@ class HubCorpus(ColumnsSource):
 
     def facts(self) -> dict[str, Any]:
         """The commit (or the digest of the local files) instead of names whose content can change."""
+        source = source_identity(self.path, self.revision)
+        _require_no_config_of_saved(self.path, self.config)
         return {
             "kind": self.kind,
-            "source": source_identity(self.path, self.revision),
+            "source": source,
             "config": self.config,
             "splits": dict(self.splits),
             "task": self.task.model_dump(),
@@ -73,16 +77,26 @@ class HubCorpus(ColumnsSource):
     def rows(self) -> list[SplitRows]:
         """Read and check every split, in the order given."""
         revision = _revision_to_read(self.path, self.revision)
-        rows: list[SplitRows] = []
-        for split, theirs in self.splits.items():
-            where = f"split {quoted(theirs)} of {self.path}"
+        tasks: list[TaskColumns] = []
+        tables: list[pa.Table] = []
+        declared: list[tuple[str, ...] | None] = []
+        places = [f"split {quoted(theirs)} of {self.path}" for theirs in self.splits.values()]
+        for theirs, where in zip(self.splits.values(), places, strict=True):
             loaded = open_split(self.path, self.config, revision, theirs)
             task = self.task.named(loaded.column_names, where)
             wanted = (*task.text_columns, *task.label_columns, *task.negative_columns)
             table, names = select_columns(loaded, wanted, where)
-            classes = next((names[c] for c in task.label_columns if c in names), None)
-            rows.append(self.sampled(task.rows(table, split, where, classes)))
-        return rows
+            tasks.append(task)
+            tables.append(table)
+            declared.append(next((names[c] for c in task.label_columns if c in names), None))
+        if (labels := tasks[0].label_columns) and _is_untyped(self.path, self.config):
+            tables = typed(tables, labels)
+        return [
+            self.sampled(task.rows(table, split, where, classes))
+            for task, table, split, where, classes in zip(
+                tasks, tables, self.splits, places, declared, strict=True
+            )
+        ]
 
 
 def source_identity(path: str, revision: str) -> dict[str, str]:
@@ -177,24 +191,71 @@ def select_columns(
 def _load(path: str, config: str, revision: str, split: str) -> Any:
     import datasets
 
+    _require_no_config_of_saved(path, config)
+    folder, name = Path(path), None if config == "default" else config
+    if _is_saved(folder):
+        return _part_of_saved(folder, split)
+    if folder.is_dir():
+        return read_split(folder, name, split)
+    return datasets.load_dataset(path, name, split=split, revision=revision)
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether it is from `save_to_disk` of a dataset, or of several as splits."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+def _is_untyped(path: str, config: str) -> bool:
     folder = Path(path)
-    is_saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
-    name = None if config == "default" else config
-    if not is_saved and folder.is_dir():
-        return datasets.load_dataset(path, name, split=split, cache_dir=prepared(folder, name))
-    if not is_saved:
-        return datasets.load_dataset(path, name, split=split, revision=revision)
-    saved = datasets.load_from_disk(path)
+    if not folder.is_dir() or _is_saved(folder):
+        return False
+    return is_untyped(folder, None if config == "default" else config)
+
+
+def _require_no_config_of_saved(path: str, config: str) -> None:
+    if config != "default" and _is_saved(Path(path)):
+        raise InputError(
+            f"config is {quoted(config)}, but {path} is a folder from save_to_disk, which holds one "
+            "configuration; leave config out, or name the folder to which the other one was saved"
+        )
+
+
+def _part_of_saved(folder: Path, split: str) -> Any:
+    import datasets
+
+    saved = _read_back(folder)
     if isinstance(saved, datasets.Dataset):
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})
     if split in saved:
         return saved[split]
     # A slice, or several splits one after the other, as load_dataset reads them.
+    lengths = {name: len(one) for name, one in saved.items()}
     try:
-        lengths = {name: len(one) for name, one in saved.items()}
         parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
     except (ValueError, AssertionError) as error:
         names = ", ".join(map(quoted, saved))
         raise ValueError(f"its splits are {names} ({error})") from error
-    kept = [saved[p.splitname].select(range(p.from_ or 0, p.to)) for p in parts]
+    kept: list[datasets.Dataset] = []
+    for part in parts:
+        n_rows = lengths[part.splitname]
+        if not (rows := range(n_rows)[part.from_ : part.to]):
+            raise ValueError(
+                f"{quoted(split)} selects no rows of {quoted(part.splitname)}, whose number of rows is "
+                f"{n_rows}"
+            )
+        kept.append(saved[part.splitname].select(rows))
     return kept[0] if len(kept) == 1 else datasets.concatenate_datasets(kept)
+
+
+def _read_back(folder: Path) -> Any:
+    """What `save_to_disk` wrote."""
+    import datasets
+
+    try:
+        return datasets.load_from_disk(str(folder))
+    except (LookupError, TypeError, AttributeError) as error:
+        # Without rows there is no file that holds the columns.
+        raise ValueError(
+            "what save_to_disk wrote cannot be read back, as where a split has no rows or a JSON file was "
+            f"edited ({type(error).__name__}: {error}); save it again, without empty splits"
+        ) from None

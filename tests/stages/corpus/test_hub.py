@@ -1,5 +1,6 @@
 """Datasets: local folders through `datasets` itself, the hub through a stand-in for its client."""
 
+import csv
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from permafrost.stages.corpus.columns import Classification, Unlabelled
+from permafrost.stages.corpus.sources import hub
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.sources.hub import HubCorpus, open_split
 from permafrost.stages.corpus.splits import DevFromTrain
 from permafrost.storage.errors import InputError
@@ -90,6 +93,95 @@ def test_slices_of_a_saved_dataset_are_read_as_those_of_a_folder(tmp_path: Path)
     for wrong in ("test[:2]", "train[:2"):
         with pytest.raises(InputError, match="its splits are 'train', 'more'"):
             open_split(str(tmp_path / "s"), "default", "main", wrong)
+
+
+def test_a_part_without_rows_is_refused_with_their_number(saved: Path) -> None:
+    for theirs in ("train[100:]", "validation+train[3:2]"):
+        with pytest.raises(InputError, match=r"\]' selects no rows of 'train', .* rows is 4$"):
+            config(saved, {"train": "train", "test": theirs}).build()
+
+
+@pytest.mark.parametrize("kept", ["{}", "[1]"])
+def test_a_broken_list_of_saved_splits_is_refused(saved: Path, kept: str) -> None:
+    (saved / "dataset_dict.json").write_text(kept)
+    with pytest.raises(InputError, match=r"cannot be loaded: .* a JSON file was edited \(\w+Error"):
+        config(saved, {"train": "train"}).build()
+
+
+def test_a_saved_dataset_with_an_empty_split_is_refused(tmp_path: Path) -> None:
+    splits = {"train": dataset([0, 1]), "test": dataset([])}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "s")
+    with pytest.raises(InputError, match=r"cannot be loaded: .* where a split has no rows"):
+        config(tmp_path / "s", {"train": "train"}).build()
+
+
+def test_a_saved_dataset_has_no_other_config(saved: Path) -> None:
+    some = config(saved, {"train": "train"}, config="small")
+    for refused in (some.facts, some.build):
+        with pytest.raises(InputError, match=r"config is 'small', but .*saved is a folder from"):
+            refused()
+
+
+CSV_LABELS = {
+    "zeros": (["01", "1", "2", "1"], ["1", "01"]),
+    "exponents": (["1e2", "100", "2", "2"], ["100", "1e2"]),
+    "missing": (["NA", "None", "a", "a"], ["NA", "a"]),
+    "one split": (["1", "2", "b", "10"], ["1", "2"]),
+    "numbers": (["1", "2", "10", "2.0"], ["10", "1.0"]),
+    "truth": (["True", "false", "True", "false"], ["true", "false"]),
+    "quoted": (['a "x",\ny', "b", "b", "c"], ["b", "b"]),
+}
+
+
+def test_labels_of_a_csv_folder_are_those_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "plain").mkdir()
+    for i, split in enumerate(("train", "test")):
+        rows = zip(*(given[i] for given in CSV_LABELS.values()), strict=True)
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(["sentence", *CSV_LABELS])
+            csv.writer(file).writerows(("NA", *row) for row in rows)
+    # Each folder is read once, for time.
+    splits = {
+        split: open_split(str(folder), "default", "main", split) for split in ("train", "test")
+    }
+    monkeypatch.setattr(hub, "open_split", lambda _path, _config, _revision, theirs: splits[theirs])
+    monkeypatch.setattr(hub, "is_untyped", lambda *_: True)
+    files = {split: str(folder / f"{split}.csv") for split in splits}
+    for label in CSV_LABELS:
+        task = Classification(text="sentence", label=label)
+        corpus = config(folder, {split: split for split in splits}, task=task).build()
+        expected = FilesCorpus(files=files, task=task).build()
+        assert corpus.label_names == expected.label_names
+        assert corpus.examples.equals(expected.examples)
+        assert corpus.texts == expected.texts
+
+
+def test_labels_of_csv_may_differ_in_kind_between_splits(tmp_path: Path) -> None:
+    for split, given in (("train", ["1", "1"]), ("test", ["1", "b"])):
+        rows = [f"{split} {i};{label}" for i, label in enumerate(given)]
+        (tmp_path / f"{split}.csv").write_text("\n".join([";label", *rows, ""]))
+    lines = ["---", "configs:", "- config_name: default", '  sep: ";"', "  data_files:"]
+    for split in ("train", "test"):
+        lines += [f"  - split: {split}", f"    path: {split}.csv"]
+    (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
+    # The name that pandas gives a column without one.
+    task = Classification(text="Unnamed: 0")
+    corpus = config(tmp_path, {"train": "test", "test": "train"}, task=task).build()
+    assert corpus.label_names == ("1", "b")
+    assert corpus.examples["label"].to_pylist() == [0, 1, 0, 0]
+
+
+def test_types_that_a_card_declares_stay(tmp_path: Path) -> None:
+    folder = carded(tmp_path / "data", ["alpha", "beta", "gamma"])
+    (folder / "train.csv").write_text("sentence,label\nalpha,01\nbeta,1\ngamma,2\n")
+    declared = ["dataset_info:", "  features:"]
+    for name, kind in (("sentence", "string"), ("label", "int64")):
+        declared += [f"  - name: {name}", f"    dtype: {kind}"]
+    card = (folder / "README.md").read_text().replace("---\n", "\n".join(["---", *declared, ""]), 1)
+    (folder / "README.md").write_text(card)
+    assert config(folder, {"train": "train"}).build().label_names == ("1", "2")
 
 
 def test_a_folder_of_data_files_is_read_by_split_with_slices(folder: Path) -> None:

@@ -99,6 +99,14 @@ def test_a_dataset_folder_is_read_with_and_without_a_column(saved: Path) -> None
     assert read_texts(f"hf:{saved}:train:title") == ["x", "y"]
 
 
+def test_the_split_of_a_dataset_may_have_slices(saved: Path) -> None:
+    """It was cut at the colon of the slice."""
+    assert read_texts(f"hf:{saved}:train[:1]") == ["a"]
+    assert read_texts(f"hf:{saved}:train[1:]+train[:1]:title") == ["y", "x"]
+    with pytest.raises(InputError, match=r"'train\[100:\]' selects no rows of 'train'"):
+        read_texts(f"hf:{saved}:train[100:]:text")
+
+
 @pytest.mark.parametrize(
     ("name", "exists", "expected"),
     [
