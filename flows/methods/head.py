@@ -192,7 +192,9 @@ class HeadMethod(EvaluatedMethod):
         trained = [] if cell.fitted_on is None else [cell.upstream.corpus(cell.fitted_on)]
         chosen: list[Input] = []
         filled = read.after
-        if cell.weights_of is not None and is_own and self.backbone is None:
+        # On further test sets the head has the weights that it has on the task of its fit.
+        is_first = cell.fitted_on is None
+        if cell.weights_of is not None and is_first and is_own and self.backbone is None:
             chosen.append(cell.upstream.corpus(cell.weights_of))
             filled += cell.upstream.reading(self.recipe, (), cell.weights_of).after
         return ScoreHead.node(

@@ -3,13 +3,13 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.reading import arrays_of, readers
 from permafrost.flows.recipes import DEFAULT_RECIPE
-from permafrost.stages.extraction.capture import CaptureItem, LayersText, in_order
+from permafrost.stages.extraction.capture import CaptureItem, LayersText, checked_layers, in_order
 from permafrost.stages.extraction.sizes import BackboneSizes
 
 
@@ -24,6 +24,11 @@ class Latents(BaseModel):
     """Hidden states: `all` (blocks 1..L), `half`, indices and ranges."""
     at: Literal["last", "readout", "mean", "sum"] = "last"
     """FREEZE! reads the last token, and tried the mean and the sum of all."""
+
+    @field_validator("layers")
+    @classmethod
+    def _layers_are_valid(cls, layers: str) -> str:
+        return checked_layers(layers)
 
     def arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
         """Pooled arrays, one per layer.

@@ -112,6 +112,22 @@ def from_the_start(part: str, sizes: BackboneSizes) -> str:
     return str(block)
 
 
+def checked_layers(layers: str) -> str:
+    """A list of layers as it is written, without spaces.
+
+    Raises:
+        ValueError: a part of it is no layer, whatever the backbone has.
+    """
+    parts = [part.strip() for part in layers.split(",")]
+    for part in parts:
+        if not _LAYER.fullmatch(part):
+            raise ValueError(
+                f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or -2 "
+                "or a range such as 4-6"
+            )
+    return ",".join(parts)
+
+
 class CaptureItem(BaseModel):
     """One kind of tensor at some layers."""
 
@@ -130,14 +146,7 @@ class CaptureItem(BaseModel):
     @field_validator("layers")
     @classmethod
     def _layers_are_valid(cls, layers: str) -> str:
-        parts = [part.strip() for part in layers.split(",")]
-        for part in parts:
-            if not _LAYER.fullmatch(part):
-                raise ValueError(
-                    f"{quoted(part)} is not a layer; write all, half, last, final, an index such as 4 or -2 "
-                    "or a range such as 4-6"
-                )
-        return ",".join(parts)
+        return checked_layers(layers)
 
     @model_validator(mode="after")
     def _rows_are_per_token(self) -> "CaptureItem":

@@ -142,6 +142,11 @@ def test_dev_chooses_the_layers_that_a_head_reads(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"chosen.grid": "{latents.layers: ['9']}"}, "hidden=9"),
+        ({"chosen.grid": "{latents.layers: [abc]}"}, "'abc' is not a layer; write all, half, last"),
+        (
+            {"one.latents.layers": "'1,'"},
+            "methods.one.latents.layers: '' is not a layer; write all",
+        ),
         ({"chosen.grid": "{latents.at: [last, mean]}"}, "grid tries latents.layers alone"),
         (
             {

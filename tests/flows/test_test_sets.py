@@ -49,6 +49,17 @@ def experiment(folder: Path, backbone: Path, **other: str) -> dict[str, Any]:
     }
 
 
+def test_weights_of_shown_texts_are_kept_once_for_each_fit(tiny_bert: Path, tmp_path: Path) -> None:
+    document = experiment(tmp_path, tiny_bert)
+    document["tasks"]["shown"] = {"kind": "texts", "texts": ["A person rides."]}
+    document["report"] = {"weights_of": "shown"}
+    dag = look(write(tmp_path / "experiment.yaml", document), tmp_path / "home")
+    scores = {t: dag.nodes.scores["mean", t, 1] for t in ("m", "mm")}
+    (shown,) = scores["m"].inputs_named("chosen")
+    assert shown.ref == dag.nodes.corpora["shown"].id
+    assert scores["mm"].inputs_named("chosen") == ()
+
+
 @pytest.mark.deep
 def test_a_head_is_trained_once_and_scored_on_both(tiny_bert: Path, tmp_path: Path) -> None:
     path, home, result = run_in(tmp_path, experiment(tmp_path, tiny_bert))
