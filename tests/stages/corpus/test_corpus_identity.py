@@ -142,6 +142,7 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
             "distractors": "shared",
             "place": "last",
         },
+        "texts": {"kind": "texts", "texts": ["A person rides.", "What is a genome?"]},
         "joined": {"kind": "joined", "source": pairs, "n_pairs": 2, "n_bins": 1},
     }
 
@@ -172,6 +173,7 @@ def others(field: str, annotation: Any, folder: Path) -> list[Any]:
         "files": [{"train": str(folder / "pairs.csv")}, {"train": str(folder / "listed.jsonl")}],
         "path": [str(folder / "other"), "org/other"],
         "revision": ["f" * 40],
+        "texts": [["A person rides."]],
         "delimiter": [";"],
         "encoding": ["latin-1"],
         "splits": [{"train": "validation"}],

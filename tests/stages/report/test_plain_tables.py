@@ -53,6 +53,11 @@ def test_every_table_is_there_with_a_rule_and_as_many_cells_in_each_row(written_
             "their tokens relative to uniform, over 4 texts"
             for task in ("ratio 0.2", "ratio 0.8")
         ),
+        *(
+            f"{task}: weight of a token by part of speech relative to uniform, by a list of closed classes, "
+            "over 4 texts"
+            for task in ("ratio 0.2", "ratio 0.8")
+        ),
         "What was chosen on dev; metrics × 100",
         "Costs beside the test metric × 100; means over seeds",
         "Runs of the backbone",
