@@ -24,7 +24,8 @@ def holding_store(
             "'hidden/6'"
         )
     stores = [s for s in all_stores(home) if s.store_id.startswith(store or "")]
-    if stores and all(_is_beyond_blocks(array, s) for s in stores):
+    beyond = bool(stores) and all(_is_beyond_blocks(array, s) for s in stores)
+    if beyond and not any(_holds(s, array, digests) for s in stores):
         kind, last = array.rpartition("/")[0], max(s.record.sizes.n_layers for s in stores)
         raise NotFoundError(
             f"there can be no {array} in the store {stores[0].store_id[:12]}, whose backbone has "

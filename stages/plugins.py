@@ -238,7 +238,9 @@ def register(cls: type) -> None:
             "and no worker can find it; put it in a file, then import and register it, or name the file in "
             "'plugins'"
         )
-    if _named(cls) is not cls:
+    # As a decorator it is called before its module has the class; in a reload, while that has the former one.
+    is_known = cls in _PLUGINS.registered.values()
+    if is_known and _named(cls) is not cls:
         raise InputError(
             f"{where} is not the class that its module has under this name now, as after a reload; "
             f"{_again(cls)}"

@@ -105,6 +105,7 @@ def stores_of(home: Path) -> tuple[FeatureStore, list[FeatureStore]]:
     return base, adapted
 
 
+@pytest.mark.deep
 def test_methods_on_it_are_in_the_report_beside_the_others(ran: Ran) -> None:
     _, home, result = ran
     rows = {row["method"]: row for row in rows_of(result)}

@@ -83,6 +83,7 @@ def first_run(
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
+@pytest.mark.deep
 def test_every_method_is_scored_and_every_layer_drawn(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:

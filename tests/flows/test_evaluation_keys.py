@@ -135,6 +135,7 @@ def test_a_prompt_that_is_the_recipe_anyway_has_the_key_of_none(
     assert found["asked", "retrieval"] == found["mean", "retrieval"]
 
 
+@pytest.mark.deep
 def test_stored_texts_are_read_and_new_ones_are_added_to_the_same_store(
     folder: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

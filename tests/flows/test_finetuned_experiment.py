@@ -84,6 +84,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PipelineR
     return run_in(folder, experiment(folder))
 
 
+@pytest.mark.deep
 def test_every_row_is_in_the_report(ran: tuple[Path, Path, PipelineResult]) -> None:
     _, home, result = ran
     rows = {row["method"]: row for row in rows_of(result)}

@@ -42,6 +42,7 @@ def first_run(
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
+@pytest.mark.deep
 def test_pretraining_runs_once_and_is_used_by_the_heads_that_name_it(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:

@@ -77,6 +77,7 @@ def experiment(folder: Path, backbone: Path) -> dict[str, Any]:
 
 
 @pytest.mark.drawn
+@pytest.mark.deep
 def test_linear_methods_are_scored_reported_and_reused(tiny_bert: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "experiment.yaml", experiment(tmp_path, tiny_bert))
     home = tmp_path / "home"

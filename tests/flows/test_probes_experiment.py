@@ -74,6 +74,7 @@ def first_run(
     return run_in(tmp_path_factory.mktemp("run"), experiment(files))
 
 
+@pytest.mark.deep
 def test_every_probe_is_a_stage_with_a_table_and_a_figure(
     first_run: tuple[Path, Path, PipelineResult],
 ) -> None:

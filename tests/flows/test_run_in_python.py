@@ -188,13 +188,16 @@ def test_a_kind_is_registered_by_its_class(
     module = importlib.import_module("door_kinds")
     own = module.Own
     assert HEADS.kinds()["own_mean"] is own
+    # In a reload the decorator is called while the module still has the former class.
+    again = importlib.reload(module).Own
+    assert HEADS.kinds()["own_mean"] is again is not own
     with pytest.raises(permafrost.InputError, match="is no kind"):
         permafrost.register(dict)
     with pytest.raises(permafrost.InputError, match=r"Half .*lacks build; write it"):
         permafrost.register(module.Half)
     assert "half" not in HEADS.kinds()
     with pytest.raises(permafrost.InputError, match="put it in a file"):
-        permafrost.register(type("Here", (own,), {"__module__": "__main__"}))
+        permafrost.register(type("Here", (again,), {"__module__": "__main__"}))
 
 
 @pytest.mark.parametrize(

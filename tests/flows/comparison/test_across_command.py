@@ -196,6 +196,7 @@ def test_two_methods_without_spaces_between_them_are_told_how_they_are_one_row(
         read_across(runs, tmp_path, ["first/cls"])
 
 
+@pytest.mark.deep
 def test_runs_are_one_table_with_parameters_groups_and_figures(
     cli: Cli, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def until(found: Callable[[], list[T] | None]) -> list[T]:
 
 
 @pytest.mark.usefixtures("prefect_server")
+@pytest.mark.deep
 def test_a_run_is_shown_with_names_tags_states_counts_logs_and_its_report(
     experiment_file: Path, finished_home: Path, tmp_path: Path, heard: Heard
 ) -> None:

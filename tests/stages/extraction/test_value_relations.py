@@ -267,6 +267,7 @@ class Counted:
         return calls, tokens
 
 
+@pytest.mark.deep
 def test_forward_passes_per_text(tmp_path: Path, model_folder: Callable[[str], Path]) -> None:
     """Relation 46: one for (weighted) value aggregation, eight for MetaEOL, one of about twice the
     length for Echo; contrastive prompting takes two, the second of which stops early."""
