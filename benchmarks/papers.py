@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.paper_digests import digest_of_rows
 from permafrost.flows.experiment_files.yaml_reader import read_yaml
-from permafrost.stages.report.entries import p_text
+from permafrost.stages.report.entries import DASH, p_text
 from permafrost.stages.report.markup import literal
 from permafrost.storage.keys import digest
 
@@ -251,7 +251,7 @@ def scores_of(summary: Mapping[str, Any]) -> list[str]:
     """A line for each row of the results, under one that names their columns."""
     means = [mean["heading"] for mean in summary["averages"]]
     rows = [
-        [row["method"], *(c["text"] if c else "–" for c in (*row["cells"], *row["averages"]))]
+        [row["method"], *(c["text"] if c else DASH for c in (*row["cells"], *row["averages"]))]
         for row in summary["rows"]
     ]
     return [" | ".join(parts) for parts in (["", *summary["tasks"], *means], *rows)]

@@ -26,10 +26,11 @@ def holding_store(
     stores = [s for s in all_stores(home) if s.store_id.startswith(store or "")]
     beyond = bool(stores) and all(_is_beyond_blocks(array, s) for s in stores)
     if beyond and not any(_holds(s, array, digests) for s in stores):
-        kind, last = array.rpartition("/")[0], max(s.record.sizes.n_layers for s in stores)
+        deepest = max(stores, key=lambda s: s.record.sizes.n_layers)
+        kind, last = array.rpartition("/")[0], deepest.record.sizes.n_layers
         raise NotFoundError(
-            f"there can be no {array} in the store {stores[0].store_id[:12]}, whose backbone has "
-            f"{stores[0].record.sizes.n_layers} blocks; {kind}/{last} is the last that can be extracted"
+            f"there can be no {array} in the store {deepest.store_id[:12]}, whose backbone has {last} "
+            f"blocks; {kind}/{last} is the last that can be extracted"
         )
     if len(stores) == 1:
         return stores[0]  # reading it raises an error that says what is missing

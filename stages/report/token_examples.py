@@ -60,8 +60,8 @@ def token_examples(
 def chosen_examples(
     task: str | None, weights: Sequence[CellWeights], reading: Reading
 ) -> tuple[Example, ...]:
-    """Texts of a task that the report names, each with token weights of every method that was trained on
-    another task; of the smallest seed, as in `token_examples`.
+    """Texts of a task that the report names, each with token weights of every method, by the task that it was
+    trained on; of the smallest seed, as in `token_examples`.
 
     Args:
         task: its name.

@@ -107,7 +107,10 @@ def test_the_snippet_of_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a place that nobody may write to")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(),
+    reason="/proc is the place where nobody may write, and other systems than Linux have none",
+)
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
 def test_a_place_that_cannot_be_written_to_is_told_as_such(cli: Cli, how: tuple[str, ...]) -> None:
     filled_store(cli.home, 5)
