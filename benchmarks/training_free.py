@@ -1,15 +1,17 @@
-"""Methods without training: a sweep from the store against running the backbone again, and what recipes cost.
+"""Methods without training: sweeps from the store against running the backbone again, and what recipes cost.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.training_free [--only sweep recipes] [--clock cpu] [--json]
+    OMP_NUM_THREADS=1 python -m benchmarks.training_free [--only sweep tau recipes] [--clock cpu] [--json]
 
 Texts are synthetic. `sweep`: every layer by every aggregation, from a store that is opened anew each time
 (files in the page cache, checksums verified again), against one forward pass of the bare backbone per
 cell of that grid. One pass is timed, over the very batches of the extraction, and multiplied by the
-number of cells; what a cell would then do with the states is not counted. `recipes`: the forward pass
+number of cells; what a cell would then do with the states is not counted. `tau`: vectors of an untrained GLOT
+at five thresholds (GLOT, table 8), which read the store once, against a pass of the backbone per threshold;
+the first line is what the store saves, in the second both sides also pool. `recipes`: the forward pass
 under a recipe, without a store, against plain text. Every text has the same number of tokens. `equal
 length` compares with ordinary tokens in the place of all that the recipe adds, so that only what it
 changes in the pass is left; `same text` compares with the text alone. With PERMAFROST_MODELS, a folder
-of models, both also run on the decoder mixed6m-gqa. `--clock cpu` measures the processor's time, the
+of models, all also run on the decoder mixed6m-gqa. `--clock cpu` measures the processor's time, the
 fairer clock for one thread on a machine that does other work too.
 """
 
@@ -24,6 +26,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import torch
 
 from benchmarks.backbone_runs import (
     QUIET,
@@ -58,15 +61,21 @@ from permafrost.stages.extraction.recipes import (
 from permafrost.stages.extraction.recipes.inputs import tokenise
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractRuntime
+from permafrost.stages.heads import GlotHead
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.keys import text_digest
 from permafrost.storage.ragged import Ragged
+from permafrost.storage.readers import open_reader
 
 DECODER = "mixed6m-gqa"
 OF_STATES: tuple[str, ...] = ("hs", "last", "max", "weighted_mean")
 """Not `mean`, which is hs."""
 OF_VALUES: tuple[str, ...] = ("va", "wva", "aligned_wva")
 RANDOM = {"n_layers": 12, "d_model": 512, "n_heads": 8}
+THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8)
+"""Of GLOT's tables 4 and 8."""
+POOLED_AT_ONCE = 64
+"""Texts."""
 ORDINARY = 7
 """Any id that is a token in every vocabulary."""
 
@@ -153,8 +162,73 @@ def _swept(args: argparse.Namespace, source: str, home: Path) -> list[Finding]:
     ]
 
 
+def taus(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
+    """(b) an untrained GLOT at every threshold."""
+    for source in [args.backbone, *decoders()]:
+        yield from _over_thresholds(args, source, folder / "tau")
+
+
+def _over_thresholds(args: argparse.Namespace, source: str, home: Path) -> list[Finding]:
+    sizes, texts = target_of(source).sizes, synthetic(args.tokens_each, args.words)
+    array = "hidden/final" if sizes.has_final_norm else f"hidden/{sizes.n_layers}"
+    target = target_of(source, array.replace("/", "="))
+    backbone, model = load_backbone(target.files, "float32", "cpu"), bare_model(target, "sdpa")
+    model.config.use_cache = False
+    stores: list[FeatureStore] = []
+    batches = batches_of(
+        lambda: stores.append(run_ours(target, home, texts, backbone, args.batch_tokens)), backbone
+    )
+    root, digests = stores[0].root, [text_digest(t) for t in texts]
+    heads = [
+        GlotHead(tau=tau).build(sizes.d_model, torch.Generator().manual_seed(0))
+        for tau in THRESHOLDS
+    ]
+
+    def from_store() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        reader = open_reader(FeatureStore.open(root), array, digests, budget_bytes=1 << 30)
+        return [
+            (torch.from_numpy(states.data), torch.from_numpy(states.offsets))
+            for _, states in reader.in_order(POOLED_AT_ONCE)
+        ]
+
+    held = from_store()
+
+    @torch.inference_mode()
+    def pool() -> None:
+        for head in heads:
+            for states, offsets in held:
+                head(states, offsets)
+
+    pool()
+    run_bare(model, batches[:1])
+    times = interleaved(
+        {"store": from_store, "pool": pool, "backbone": partial(run_bare, model, batches)},
+        args.rounds,
+        clock=CLOCKS[args.clock],
+    )
+    store, pooled, once = (median(times[name]) for name in ("store", "pool", "backbone"))
+    name, n = Path(source).name, len(heads)
+    seconds = (
+        f"store {store:.2f} s, one pass {once:.2f} s, pooling at {n} thresholds {pooled:.2f} s"
+    )
+    return [
+        Finding(
+            f"{name}: {n} thresholds, a bare pass each / the states from the store",
+            n * ratio(times, "backbone", "store"),
+            ">= 100",
+            f"{len(texts)} texts; {seconds}",
+        ),
+        Finding(
+            f"{name}: {n} thresholds, a bare pass each / from the store, both with pooling",
+            (n * once + pooled) / (store + pooled),
+            "",
+            "training would add as much to both sides",
+        ),
+    ]
+
+
 def recipes(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
-    """(b) the forward pass under every recipe."""
+    """(c) the forward pass under every recipe."""
     for source in [str(save_random_decoder(folder / "random")), *decoders()]:
         backbone = load_backbone(find_backbone(BackboneConfig(source=source)), "float32", "cpu")
         yield from _costs(args, backbone)
@@ -265,6 +339,7 @@ def equally_long(backbone: Backbone, n_texts: int, n_tokens: int) -> list[str]:
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[Finding]]] = {
     "sweep": sweep,
+    "tau": taus,
     "recipes": recipes,
 }
 
@@ -273,9 +348,9 @@ def main() -> None:
     """Measure what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--backbone", default="minilm", help="of `sweep`")
-    parser.add_argument("--tokens-each", type=int, default=20_000, help="of the corpus of `sweep`")
-    parser.add_argument("--words", type=float, default=24, help="median words of a text of `sweep`")
+    parser.add_argument("--backbone", default="minilm", help="of the sweeps")
+    parser.add_argument("--tokens-each", type=int, default=20_000, help="of the sweeps' corpus")
+    parser.add_argument("--words", type=float, default=24, help="median words of its texts")
     parser.add_argument("--recipe-texts", type=int, default=4, help="in the batch of `recipes`")
     parser.add_argument("--recipe-tokens", type=int, default=192, help="of each of its texts")
     parser.add_argument("--batch-tokens", type=int, default=ExtractRuntime().batch_tokens)
@@ -285,7 +360,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     findings = measured(PARTS, args)
-    corpora = f"sweep over {args.tokens_each:,} tokens, recipes on texts of {args.recipe_tokens}"
+    corpora = f"sweeps over {args.tokens_each:,} tokens, recipes on texts of {args.recipe_tokens}"
     title = f"training_free: {corpora}, {args.clock} clock, {args.rounds} rounds"
     show(title, findings, as_json=args.json)
 

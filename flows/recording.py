@@ -58,7 +58,8 @@ class RunUnderWay:
     ) -> None:
         self._nodes, self._context, self._started = nodes, context, time.monotonic()
         e, home = nodes.experiment, context.home
-        threads = tuple(sorted({engine.threads_of(node, context) for node in nodes.graph}))
+        numbers = {engine.threads_of(node, context) for node in nodes.graph}
+        threads = tuple(sorted(n for n in numbers if n is not None))
         config, now = e.model_dump(mode="json"), _now()
         known = RunRecord(
             experiment=e.name,

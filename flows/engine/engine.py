@@ -30,8 +30,8 @@ class Engine(Protocol):
     n_workers: int
     """Nodes side by side, at most."""
 
-    def threads_of(self, node: Node, context: RunContext) -> int:
-        """torch's threads in a node."""
+    def threads_of(self, node: Node, context: RunContext) -> int | None:
+        """torch's threads in a node; None for an engine that computes nothing."""
         ...
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:

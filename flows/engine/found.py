@@ -15,9 +15,8 @@ class FoundEngine:
     name = "serial"
     n_workers = 1
 
-    def threads_of(self, node: Node, context: RunContext) -> int:
-        """Those of this process."""
-        return context.threads_of(node)
+    def threads_of(self, node: Node, context: RunContext) -> None:
+        """None: nothing is computed, and to count them torch would be imported."""
 
     def run(self, graph: Graph, context: RunContext, display: Display) -> Mapping[str, Outcome]:
         """Every node as reused, by id.

@@ -45,6 +45,8 @@ def called(
     """The exit code of a command, and which of the heavy libraries it imported."""
     monkeypatch.setenv("PERMAFROST_CACHE", str(tmp_path / "cache"))
 
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
     def call(words: Sequence[str]) -> tuple[int, set[str]]:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, json.dumps(list(words))],
@@ -91,6 +93,17 @@ def test_a_typo_is_told_and_a_plan_made_without_what_computes(
     assert code == 0
     assert {"torch", "transformers"} <= first, "it reads the model's files, and counts tokens"
     assert called(["plan", "tiny.yaml"]) == (0, set())
+
+
+@pytest.mark.deep
+def test_a_run_with_nothing_to_do_loads_no_backbone(
+    called: Callable[[Sequence[str]], tuple[int, set[str]]], tiny_bert: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_experiment(tiny_bert)))
+    code, first = called(["run", "tiny.yaml", "--engine", "serial"])
+    assert code == 0
+    assert {"torch", "transformers"} <= first
+    assert called(["run", "tiny.yaml"]) == (0, set())
 
 
 @pytest.mark.deep
