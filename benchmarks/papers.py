@@ -13,8 +13,8 @@ the papers' figures over backbones: `--only glot/figure3` makes those runs and t
 `figures` of the home.
 
 What came of each is kept in docs/papers/outcomes.json, with its scores, the differences behind its claims and
-a digest of its rows and settings, and written to docs/papers/outcomes.md, which names what has changed in the
-files since; of files that are not run this time, or fail, it stays what it was.
+digests of its rows and settings and of what its claims test, and written to docs/papers/outcomes.md, which
+names what has changed in the files since; of files that are not run this time, or fail, it stays what it was.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper_digests import digest_of_rows
+from benchmarks.paper_digests import FileDigests, digest_of_rows, digests_of_claims, with_digests
 from permafrost.flows.experiment_files.yaml_reader import read_yaml
 from permafrost.stages.report.entries import DASH, p_text
 from permafrost.stages.report.markup import literal
@@ -79,7 +79,8 @@ runs before 2026-11-28 have "within noise". The differences from each paper are 
 
 "Rows or settings changed since" the run: the backbone, recipes, tasks, methods or other settings of the file
 are others now, and a new run may come to something else. Claims that were "added later" were not in the file
-when it was run; those that were "withdrawn later", or put in other words, are no longer in it. Scores and the
+when it was run; those that were "withdrawn later", or put in other words, are no longer in it. Those that
+are "tested otherwise now" have other rows, tasks or settings of the test than in the run. Scores and the
 differences behind claims are in `docs/papers/outcomes.json`, of runs since 2026-11-27.
 """
 
@@ -138,13 +139,16 @@ def claims_in(found: Mapping[str, Path]) -> dict[str, list[str]]:
 
 def digests_now(
     found: Mapping[str, Path], outcomes: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str | None]:
-    """By run, the digest that it would have if it were run again with the same fields changed."""
-    now: dict[str, str | None] = {}
+) -> dict[str, FileDigests]:
+    """By run, the digests that it would have if it were run again with the same fields changed."""
+    now: dict[str, FileDigests] = {}
     for name, outcome in outcomes.items():
         if name not in FIGURES:
-            now[name] = digest_of_rows(found[name.partition(_ON)[0]], outcome.get("set", []))
-    return now | {name: _digest_of_figure(name, now) for name in FIGURES if name in outcomes}
+            run = found[name.partition(_ON)[0]], outcome.get("set", [])
+            now[name] = FileDigests(digest_of_rows(*run), digests_of_claims(*run))
+    rows = {name: digests.rows for name, digests in now.items()}
+    drawn_now = {name: _digest_of_figure(name, rows) for name in FIGURES if name in outcomes}
+    return now | {name: FileDigests(of_runs) for name, of_runs in drawn_now.items()}
 
 
 def _digest_of_figure(name: str, digests: Mapping[str, str | None]) -> str:
@@ -228,7 +232,8 @@ def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
     """
     call = [*PROGRAM, "run", str(path), "--home", home, "--json"]
     call += [part for one in changed for part in ("--set", one)]
-    of_rows = digest_of_rows(path, changed)  # of what is run, whatever the file becomes meanwhile
+    # Of what is run, whatever the file becomes meanwhile.
+    of_rows, of_claims = digest_of_rows(path, changed), digests_of_claims(path, changed)
     done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     when: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
     if changed:
@@ -237,7 +242,8 @@ def came_of(path: Path, home: str, changed: Sequence[str]) -> dict[str, Any]:
         return {"failed": f"exit code {done.returncode}, {when['date']}"}
     said = json.loads(done.stdout)
     summary = json.loads(Path(ROOT, said["report"]).with_name("summary.json").read_text())
-    claims = told_apart(summary.get("claims", []))  # a grid, for one, claims nothing
+    # A grid, for one, claims nothing.
+    claims = with_digests(told_apart(summary.get("claims", [])), of_claims)
     return {
         **when,
         "digest": of_rows,
@@ -287,7 +293,7 @@ def _difference(comparison: Mapping[str, Any]) -> str:
 def page(
     outcomes: Mapping[str, Mapping[str, Any]],
     claims: Mapping[str, Sequence[str]],
-    digests: Mapping[str, str | None],
+    digests: Mapping[str, FileDigests],
 ) -> str:
     """Markdown: a section for each paper, an entry for each file, those that have not run included.
 
@@ -295,7 +301,8 @@ def page(
         outcomes: what came of each file, by name.
         claims: what each file claims now; what its last run did not have is named as such, and so is what
             that run alone had.
-        digests: of the rows and settings of each file now; it is said of runs with another one.
+        digests: of the rows and settings of each file now, and of what its claims test; it is said of runs
+            and claims with others.
     """
     lines = [HEAD]
     for paper in dict.fromkeys(name.partition("/")[0] for name in claims):
@@ -320,7 +327,10 @@ def _said(claim: Mapping[str, str]) -> str:
     return literal(claim["says"] if rows is None else f"{claim['says']} ({rows})")
 
 
-def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str], digest_now: str | None) -> str:
+def _told(
+    outcome: Mapping[str, Any] | None, claimed: Sequence[str], now: FileDigests | None
+) -> str:
+    now = now or FileDigests(None)
     if outcome is None:
         return "not run"
     failed = f"failed ({outcome['failed']})" if "failed" in outcome else None
@@ -330,18 +340,27 @@ def _told(outcome: Mapping[str, Any] | None, claimed: Sequence[str], digest_now:
         [
             outcome["date"],
             *("with `" + one.replace("|", r"\|") + "`" for one in outcome.get("set", [])),
-            *(["rows or settings changed since"] if outcome.get("digest") != digest_now else []),
+            *(["rows or settings changed since"] if outcome.get("digest") != now.rows else []),
         ]
     )
     claims = [
-        f"{_said(claim)}: **{claim['outcome']}**"
-        + ("" if claim["says"] in claimed else ", withdrawn later")
+        f"{_said(claim)}: **{claim['outcome']}**{_since(claim, claimed, now)}"
         for claim in outcome["claims"]
     ]
     known = {claim["says"] for claim in outcome["claims"]}
     claims += [f"{literal(says)}: not run, added later" for says in claimed if says not in known]
     again = [] if failed is None else [f"Run again, it {failed}"]
     return "<br>".join([f"{literal(outcome['finding'])} ({when})", *claims, *again])
+
+
+def _since(claim: Mapping[str, str], claimed: Sequence[str], now: FileDigests) -> str:
+    """What has become of a claim since the run; of one without a digest, only whether it is still there."""
+    says = claim["says"]
+    if says not in claimed:
+        return ", withdrawn later"
+    is_known = "digest" in claim and says in now.claims
+    is_same = not is_known or claim["digest"] in now.claims[says]
+    return "" if is_same else ", tested otherwise now, not run since"
 
 
 if __name__ == "__main__":

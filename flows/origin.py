@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict
 RECORDED = "origins"
 """Under which an artifact's provenance has them."""
 
+WEIGHTS_OF = "report.weights_of"
+"""The one field of another section that a score of a head may be made from; in `written` under this name."""
+
 
 class Origin(BaseModel):
     """One place of an artifact. Never part of a key: equal work of several places is one artifact."""
@@ -24,7 +27,8 @@ class Origin(BaseModel):
     choice: str = ""
     """What tells a candidate of a grid from the others."""
     written: dict[str, Any] = {}
-    """The section of the experiment that it is made from, defaults included."""
+    """The section of the experiment that it is made from, defaults included, and `WEIGHTS_OF` where it is
+    read."""
 
     def stands_with(self, other: "Origin") -> bool:
         """Whether both are the same method, task and seed, of whatever experiment."""

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Node
-from permafrost.flows.origin import Origin
+from permafrost.flows.methods.cell import CHOSEN
+from permafrost.flows.origin import WEIGHTS_OF, Origin
 from permafrost.flows.recipes import DEFAULT_RECIPE
 
 Placed = Iterator[tuple[Node, Origin]]
@@ -71,7 +72,13 @@ class _Sections:
             for candidate in nodes.candidates[cell]:
                 yield candidate, self._of(cell, _choice(candidate, cell))
             yield node, self._of(cell)
-        for cell, node in (*nodes.scores.items(), *nodes.evaluations.items()):
+        for cell, node in nodes.scores.items():
+            origin = self._of(cell)
+            if node.inputs_named(CHOSEN):
+                shown = {WEIGHTS_OF: self._e.report.weights_of}
+                origin = origin.model_copy(update={"written": origin.written | shown})
+            yield node, origin
+        for cell, node in nodes.evaluations.items():
             yield node, self._of(cell)
 
     def _of(self, cell: CellName, choice: str = "") -> Origin:

@@ -19,7 +19,7 @@ from inspect import getsource
 from linecache import checkcache
 from pathlib import Path
 from sysconfig import get_path
-from traceback import extract_tb
+from traceback import extract_tb, walk_stack
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -238,9 +238,7 @@ def register(cls: type) -> None:
             "and no worker can find it; put it in a file, then import and register it, or name the file in "
             "'plugins'"
         )
-    # As a decorator it is called before its module has the class; in a reload, while that has the former one.
-    is_known = cls in _PLUGINS.registered.values()
-    if is_known and _named(cls) is not cls:
+    if _is_stale(cls):
         raise InputError(
             f"{where} is not the class that its module has under this name now, as after a reload; "
             f"{_again(cls)}"
@@ -268,6 +266,18 @@ def register(cls: type) -> None:
         if where == module.__name__ and qualname.partition(".")[0] not in written:
             del _PLUGINS.registered[name]  # it was renamed or taken out
     _PLUGINS.registered[f"{cls.__module__}:{cls.__qualname__}"] = cls
+
+
+def _is_stale(cls: type) -> bool:
+    """Whether its module has another class under its name, and is not about to have this one."""
+    named = _named(cls)
+    if named is cls:
+        return False
+    if cls in _PLUGINS.registered.values():
+        return True
+    # A decorator is called before the module has the class; in a reload, while that has the former one.
+    at_work = any(f.f_globals.get("__name__") == cls.__module__ for f, _ in walk_stack(None))
+    return isinstance(named, type) and not at_work
 
 
 def _named(cls: type) -> object | None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import papers
+from benchmarks.paper_digests import with_digests
 from permafrost.flows.experiment_files.yaml_reader import read_yaml
 
 SAID = {
@@ -232,6 +233,39 @@ def test_rows_that_changed_since_the_last_run_are_named(
         assert re.search(
             r"b\. \(\S+, with `x-m\.lr=2`, rows or settings changed since\) \|", written()
         ), change
+
+
+def test_a_claim_that_tests_something_else_since_the_last_run_is_named(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "experiments" / "glot" / "good.yaml"
+
+    def written(claims: str) -> str:
+        file.write_text(f"name: good-run\nreport: {{claims: [{claims}]}}")
+        kept = json.loads((tmp_path / "outcomes.json").read_text())
+        found = papers.files(papers.EXPERIMENTS)
+        page = papers.page(kept, papers.claims_in(found), papers.digests_now(found, kept))
+        return next(line for line in page.splitlines() if line.startswith("| `glot/good.yaml` "))
+
+    monkeypatch.setattr("sys.argv", ["papers", "--only", "glot/good"])
+    file.write_text("name: good-run\nreport: {claims: [{says: a_b > c, higher: a_b, lower: [c]}]}")
+    papers.main()
+    same = "{lower: [c], higher: a_b, says: a_b > c}"
+    assert written(same).endswith("<br>a_b > c: **contrary** |"), "in another order"
+    swapped = "{says: a_b > c, higher: c, lower: [a_b]}"
+    mark = "<br>a_b > c: **contrary**, tested otherwise now, not run since |"
+    assert written(swapped).endswith(mark)
+    assert written(f"{swapped}, {same}").endswith("**contrary** |"), "one of two that say so"
+    kept = json.loads((tmp_path / "outcomes.json").read_text())
+    del kept["glot/good"]["claims"][0]["digest"]
+    (tmp_path / "outcomes.json").write_text(json.dumps(kept))
+    assert written(swapped).endswith("**contrary** |"), "not known of earlier runs"
+
+
+def test_claims_that_say_the_same_have_their_own_digests() -> None:
+    claims = [{"says": says} for says in ("a", "b", "a")]
+    found = with_digests(claims, {"a": ["1", "2"], "b": ["3", "4"]})
+    assert [one.get("digest") for one in found] == ["1", None, "2"], "which b is not known"
 
 
 def test_a_figure_over_backbones_is_of_the_rows_of_its_file(

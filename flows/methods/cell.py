@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from permafrost.flows.methods.method import Method
 
 
+CHOSEN = "chosen"
+"""The input of a score that is the corpus of texts whose token weights are kept for the report."""
+
+
 @dataclass(frozen=True)
 class BackboneUse:
     """The backbone itself under one recipe, for what no store keeps."""

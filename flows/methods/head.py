@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from permafrost.flows import loaders
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
-from permafrost.flows.methods.cell import Cell
+from permafrost.flows.methods.cell import CHOSEN, Cell
 from permafrost.flows.methods.evaluated import EvaluatedMethod
 from permafrost.flows.methods.method import TokenHead
 from permafrost.flows.nodes.evaluating import Evaluate
@@ -20,6 +20,7 @@ from permafrost.stages.bounds import MAX_STEPS
 from permafrost.stages.corpus.columns import TaskKind
 from permafrost.stages.corpus.same_training import require_same_training
 from permafrost.stages.corpus.source import CorpusConfig
+from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.candidates import arrays, candidates
 from permafrost.stages.fit.choice import STAGE as CHOOSE
@@ -40,10 +41,6 @@ from permafrost.storage.progress import Progress
 
 if TYPE_CHECKING:
     from permafrost.stages.encoder.vectors import HeadVectors
-
-
-_CHOSEN = "chosen"
-"""The input that is a corpus of texts whose token weights are kept for the report."""
 
 
 class HeadMethod(EvaluatedMethod):
@@ -185,16 +182,17 @@ class HeadMethod(EvaluatedMethod):
 
     def score_node(self, cell: Cell, fitted: Node) -> Node:
         """A trained head on dev and test."""
-        found = self.candidates(cell.task_kind, cell.metric, cell.seed)
-        read = cell.reading(self.recipe, arrays(found))
+        layers = arrays(self.candidates(cell.task_kind, cell.metric, cell.seed))
+        read = cell.reading(self.recipe, layers)
         # The report has the tokens of the experiment's own recipe alone.
         is_own = self.recipe == DEFAULT_RECIPE
         trained = [] if cell.fitted_on is None else [cell.upstream.corpus(cell.fitted_on)]
         chosen: list[Input] = []
         filled = read.after
+        weighs = any(ArrayName.parse(layer).axis == "token" for layer in layers)
         # On further test sets the head has the weights that it has on the task of its fit.
-        is_first = cell.fitted_on is None
-        if cell.weights_of is not None and is_first and is_own and self.backbone is None:
+        is_shown = weighs and is_own and self.backbone is None and cell.fitted_on is None
+        if cell.weights_of is not None and is_shown:
             chosen.append(cell.upstream.corpus(cell.weights_of))
             filled += cell.upstream.reading(self.recipe, (), cell.weights_of).after
         return ScoreHead.node(
@@ -203,7 +201,7 @@ class HeadMethod(EvaluatedMethod):
             (
                 *(_input("head", fitted, loaders.HEAD), cell.corpus, *read.inputs),
                 *(corpus.model_copy(update={"name": "trained_on"}) for corpus in trained),
-                *(corpus.model_copy(update={"name": _CHOSEN}) for corpus in chosen),
+                *(corpus.model_copy(update={"name": CHOSEN}) for corpus in chosen),
             ),
             run_facts={**read.run_facts, **cell.names},
             after=tuple(dict.fromkeys(filled)),
@@ -292,9 +290,9 @@ class ScoreHead(Stage):
         data = fit_data(node, context, readers(node, context, [head.layer]))
         config = ScoreConfig.model_validate(node.config)
         chosen = None
-        for _ in node.inputs_named(_CHOSEN):
-            read = readers(node, context, [head.layer], corpus=_CHOSEN)
-            chosen = fit_data(node, context, read, _CHOSEN)
+        for _ in node.inputs_named(CHOSEN):
+            read = readers(node, context, [head.layer], corpus=CHOSEN)
+            chosen = fit_data(node, context, read, CHOSEN)
         result = score(config, head, data, context.device, chosen)
         result.save(draft.folder)
         draft.summary = score_summary(result.metrics, node)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from permafrost.flows.origin import Origin
+from permafrost.flows.origin import WEIGHTS_OF, Origin
 from permafrost.flows.why.changed_fields import ABSENT, Change, Leaf, changed_leaves, listed, said
 from permafrost.flows.why.changed_identity import SourceOf, identity_changes, identity_field
 from permafrost.flows.why.changed_sources import source_changes
@@ -15,8 +15,8 @@ from permafrost.storage.artifacts import ArtifactSpec, Manifest
 _WRAPPED = re.compile(r"^(?:finetune\.|score\.|fit\.|embedding\.method\.|vectors\[\d+\]\.)+")
 """What stages put around the section of a method."""
 _OPAQUE = re.compile(r"[0-9a-f]{16,}")
-_NOT_MADE_FROM = {"tasks", "prompts"}
-"""Fields of a method that say where it is used."""
+_NOT_MADE_FROM = {"tasks", "prompts", WEIGHTS_OF}
+"""Fields of a method that say where it is used, and what is told by the corpora of a score."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def fields_changed(
         new: that of the later one.
     """
     sections = changed_leaves(old, new) if old and new else []
-    sections = [s for s in sections if s.path.partition(".")[0] not in _NOT_MADE_FROM]
+    sections = [s for s in sections if not {s.path, s.path.partition(".")[0]} & _NOT_MADE_FROM]
     matched = [s for s in sections if any(_is_of(leaf, s) for leaf in leaves)]
     if leaves and not matched:
         matched = sections

@@ -6,14 +6,14 @@ from functools import cached_property
 from itertools import zip_longest
 
 from permafrost.flows.graph import FEATURES, Node
-from permafrost.flows.origin import Origin
+from permafrost.flows.origin import WEIGHTS_OF, Origin
 from permafrost.flows.why.changed_code import code_changes
 from permafrost.flows.why.changed_fields import Change, Leaf, changed_leaves, said, shown
 from permafrost.flows.why.changed_identity import identity_changes
 from permafrost.flows.why.changed_texts import CorpusParts
 from permafrost.flows.why.changes_of_stages import Compared, Side, own_changes
 from permafrost.flows.why.earlier import Earlier
-from permafrost.flows.why.explanation import ROLES, Cause, Explanation, noun
+from permafrost.flows.why.explanation import ROLES, Cause, Explanation, noun, plural
 from permafrost.flows.why.known_stores import KnownStores
 from permafrost.storage.adapted_stores import STORE
 from permafrost.storage.artifacts import ArtifactSpec, Manifest
@@ -22,6 +22,7 @@ from permafrost.storage.keys import KEY_VERSION
 _DEEPEST = 8
 """Inputs of inputs that are followed: candidates of a grid with patience form a long chain."""
 _FEATURES = FEATURES.rstrip("/")
+_CORPUS = "corpus"
 
 
 @dataclass
@@ -67,7 +68,8 @@ class Explainer:
             # Neither configs nor names of definitions are comparable between versions.
             text = "made by an earlier version of Permafrost"
             return [Change(text, "version of keys", version, KEY_VERSION)], []
-        changes = own_changes(old, new, Compared(self.texts, self.stores.source))
+        other_texts = _shown_texts(old, new)
+        changes = [*own_changes(old, new, Compared(self.texts, self.stores.source)), *other_texts]
         moved: list[_Moved] = []
         before, after = _by_stage(old.spec.inputs), _by_stage(new.spec.inputs)
         for stage in dict.fromkeys([*after, *before]):
@@ -78,7 +80,11 @@ class Explainer:
                     changes += [self._store("reads", ref) for ref in came]
                     changes += [self._store("no longer reads", ref) for ref in gone]
                 changes += [] if changes or gone or came else _arrays(old.spec, new.spec)
-            elif len(had) != len(has) and new.spec.stage != "report":
+            elif (
+                len(had) != len(has)
+                and new.spec.stage != "report"
+                and not (stage == _CORPUS and other_texts)
+            ):
                 changes += _fewer_or_more(stage, had, has, old, new)
             if came and gone:
                 role = ROLES.get(stage, noun(stage))
@@ -203,14 +209,27 @@ def _arrays(old: ArtifactSpec, new: ArtifactSpec) -> list[Change]:
     return [] if leaf.old == leaf.new else [said("reads", leaf)]
 
 
+def _shown_texts(old: Side, new: Side) -> list[Change]:
+    """The task that the report names, whose texts a score of a head is made from besides: another one, or no
+    longer the same. It may be the score's own, which is one input then."""
+    before, after = (
+        [i for i in side.spec.inputs if i.startswith(f"{_CORPUS}/")] for side in (old, new)
+    )
+    written = old.origin.written, new.origin.written
+    if before == after or not all(written):
+        return []
+    return [said("", leaf) for leaf in changed_leaves(*written) if leaf.path == WEIGHTS_OF]
+
+
 def _fewer_or_more(
     stage: str, had: Sequence[str], has: Sequence[str], old: Side, new: Side
 ) -> list[Change]:
     """More inputs of a stage than before, or fewer: by the grid that says so, if one does."""
     leaves = changed_leaves(old.origin.written, new.origin.written)
     grid = [said(new.origin.name or "", leaf) for leaf in leaves if leaf.path.startswith("grid.")]
-    what = f"{len(had)} -> {len(has)} {noun(stage)}s"
-    return grid or [Change(what, f"{stage}s", len(had), len(has))]
+    several = plural(noun(stage))
+    what = f"{len(had)} -> {len(has)} {several}"
+    return grid or [Change(what, several, len(had), len(has))]
 
 
 def _once(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -31,12 +31,22 @@ ROLES = {
 }
 """What an artifact is to one that is made from it, where that is not its own name."""
 
-_PLURALS = {"corpus": "corpora", "vectors": "vectors"}
+_PLURALS = {
+    "corpus": "corpora",
+    "vectors": "vectors",
+    "choice of layers": "choices of layers",
+    "store of an adapted backbone": "stores of an adapted backbone",
+}
 
 
 def noun(stage: str) -> str:
     """What people call an artifact of a stage."""
     return _NOUNS.get(stage, stage)
+
+
+def plural(word: str) -> str:
+    """Of what people call an artifact, or what it is to another."""
+    return _PLURALS.get(word, f"{word}s")
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,7 @@ class Cause:
         n, role = len(self.refs), self.role
         if role == "features" or self.n_all == 1:
             return f"its {role}"
-        several = _PLURALS.get(role, f"{role}s")
-        return f"its {several}" if n == self.n_all else f"{n:,} of its {several}"
+        return f"its {plural(role)}" if n == self.n_all else f"{n:,} of its {plural(role)}"
 
 
 @dataclass(frozen=True)

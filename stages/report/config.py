@@ -203,8 +203,8 @@ class ReportConfig(_Config):
     spread evenly over test."""
     weights_of: str | None = Field(default=None, min_length=1)
     """A task whose texts are shown, before those of test, with the token weights of every head that reads the
-    experiment's backbone under its own recipe. No method has to be scored on it. Of more than 128 texts so
-    many are shown, spread evenly."""
+    experiment's backbone under its own recipe, one row per token; a note says so where none does. No method
+    has to be scored on it. Of more than 128 texts so many are shown, spread evenly."""
     n_errors: int = Field(default=5, ge=0, le=MAX_TEXTS)
     """Number of worst errors shown per task."""
     averages: AverageRule = "same_metric"

@@ -12,12 +12,13 @@ after its English guidelines. There is no tagger here, so
   `before`, `after`, `since`, `until` ADP (SCONJ, VERB), `than` SCONJ (ADP), `so`, `yet`, `when`, `where` ADV
   (CCONJ, SCONJ), `up`, `out`, `on` ADP (ADV), `be`, `have`, `do` in all forms AUX (VERB), `'s` PART (AUX).
   Quantifiers (`many`, `most`, `few`, `other`) are DET, where the guidelines have ADJ for some;
-- **a contraction in one word** (`don't`, `it's`, where a tokenizer does not split it) is what stands before
-  its apostrophe.
+- **a contraction in one word** (`she'd`, `it's`, where a tokenizer does not split it) is what stands before
+  its apostrophe, but AUX where it ends in `n't` (`don't`, `won't`).
 
 DET, PRON, ADP, CCONJ, SCONJ, AUX, PART and ADV are function words, NUM and OPEN content words; PUNCT, all
-tokens without a letter or digit, is neither, and special tokens are of no class. In texts of other languages
-all words are OPEN or NUM.
+tokens without a letter or digit, is neither, and special tokens are of no class. Words of other languages are
+OPEN or NUM too, unless they are written like one of the list: German `in`, `an`, `am`, `was` and `so`, French
+`on` and, by what stands before its apostrophe, `d'une` have the English word's class.
 
 Axes: T tokens of one text, p parts of speech, c classes (function, content).
 """
@@ -54,7 +55,7 @@ WORD_CLASSES: tuple[WordClass, ...] = get_args(WordClass)
 CONTENT: tuple[PartOfSpeech, ...] = ("NUM", "OPEN")
 """Those that are content words; the other ones of words are function words."""
 
-_NEGATED = "do does did is are was were has have had could should would must"
+_NEGATED = "do does did is are was were has have had could should would must might need"
 _LISTS: Mapping[PartOfSpeech, str] = {
     "DET": """
 a an the this these those each every either neither some any no all both half such another other much many
@@ -79,7 +80,8 @@ although because if lest once than though unless whenever whereas wherever wheth
 be am is are was were been being have has had having do does did doing done can could may might must shall
 should will would ought cannot re ve ll d m
 """
-    + " ".join(f"{verb}n" for verb in _NEGATED.split()),
+    + " ".join(f"{verb}n" for verb in _NEGATED.split())
+    + " ain shan",
     "PART": "to not n't t s",
     "ADV": """
 so yet how why when where too very just also only even then again here now ever never still already
@@ -114,7 +116,9 @@ def part_of(word: str) -> PartOfSpeech:
     word = word.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if _NUMBER.fullmatch(word):
         return "NUM"
-    return LISTED.get(word) or LISTED.get(word.partition("'")[0], "OPEN")
+    if (part := LISTED.get(word)) is not None:
+        return part
+    return "AUX" if word.endswith("n't") else LISTED.get(word.partition("'")[0], "OPEN")
 
 
 def by_part(

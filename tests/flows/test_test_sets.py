@@ -58,6 +58,8 @@ def test_weights_of_shown_texts_are_kept_once_for_each_fit(tiny_bert: Path, tmp_
     (shown,) = scores["m"].inputs_named("chosen")
     assert shown.ref == dag.nodes.corpora["shown"].id
     assert scores["mm"].inputs_named("chosen") == ()
+    (origin,) = dag.nodes.graph[scores["m"].id].origins
+    assert origin.written["report.weights_of"] == "shown"
 
 
 @pytest.mark.deep

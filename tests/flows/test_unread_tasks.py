@@ -20,6 +20,11 @@ NOTE = (
     "pretrainings and probes read texts without labels where they name the task, and pairs of them train a "
     "head with loss: {kind: contrastive}."
 )
+WEIGHTS_NOTE = (
+    "report.weights_of names the task 'shown', but no head reads tokens of the experiment's backbone under "
+    "its own recipe, so the report shows no token weights of its texts, though they are extracted, as "
+    "'capture' asks for those of every task."
+)
 
 
 def experiment(folder: Path, backbone: Path, **methods: Any) -> dict[str, Any]:
@@ -50,6 +55,28 @@ def test_a_plan_tells_of_a_task_that_no_method_reads(tiny_bert: Path, tmp_path: 
     )
     both = ["methods.second={kind: head, head: {kind: scorer}, layer: hidden/2}", loss]
     assert unread_notes(build_graph(load_experiment(path, both))) == ()
+
+
+def test_a_plan_tells_of_texts_whose_token_weights_no_head_can_show(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    document = experiment(tmp_path, tiny_bert)
+    document["tasks"]["shown"] = {"kind": "texts", "texts": ["A person rides."]}
+    document["methods"]["GLOT"]["tasks"] = ["STS"]
+    document |= {"report": {"weights_of": "shown"}, "recipes": {"r": {"kind": "plain"}}}
+    del document["tasks"]["CON"]
+    path = write(tmp_path / "file.yaml", document)
+    assert unread_notes(build_graph(load_experiment(path))) == ()
+    pooled = ["capture=hidden=2@mean", "methods.GLOT.layer=pooled/hidden_mean/2"]
+    for changed in (pooled, ["methods.GLOT.recipe=r"], ["methods.GLOT={kind: constant}"]):
+        nodes = build_graph(load_experiment(path, changed))
+        assert not any(node.inputs_named("chosen") for node in nodes.scores.values())
+        assert unread_notes(nodes) == (WEIGHTS_NOTE,), changed
+        assert nodes.report.config["unread"] == [WEIGHTS_NOTE]
+    read = ["report.weights_of=STS", *pooled]
+    note, weights_note = unread_notes(build_graph(load_experiment(path, read)))
+    assert note.startswith("No method, probe or pretraining reads the task 'shown'")
+    assert weights_note.endswith("shows no token weights of its texts.")
 
 
 def test_a_method_that_names_only_tasks_of_other_kinds_is_refused_by_those(

@@ -363,6 +363,34 @@ def test_what_was_reloaded_has_to_be_registered_again(beside: Path) -> None:
     assert vars(heads)["Mine"] in plugins.classes()
 
 
+def test_a_class_from_before_a_reload_is_refused_whatever_is_registered(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    heads = importlib.import_module("mylib_beside.heads")
+    old = vars(heads)["Mine"]
+    importlib.reload(heads)
+    with pytest.raises(InputError, match=r"heads\.Mine is not the class .* register that one, or"):
+        plugins.register(old)
+    plugins.register(new := vars(heads)["Mine"])
+    with pytest.raises(InputError, match="import it again"):
+        plugins.register(old)
+    assert new in plugins.classes(), "a stale cell displaces nothing"
+
+
+def test_a_class_that_its_module_is_about_to_have_is_registered(beside: Path) -> None:
+    """By a decorator, also in a reload, and in a function that gives a class a name of the module."""
+    decorated = SOURCE.replace("class Mine", "@register\nclass Mine")
+    making = "def make():\n    global Mine\n    @register\n    class Mine: pass\n"
+    own = "def register(cls):\n    plugins.register(cls)\n    return cls\n"
+    imported = "from permafrost.stages import plugins\n"
+    (beside / "heads.py").write_text(f"{imported}{own}{decorated}{making}")
+    heads = importlib.import_module("mylib_beside.heads")
+    for make in (lambda: importlib.reload(heads), lambda: vars(heads)["make"]()):
+        before = vars(heads)["Mine"]
+        make()
+        assert vars(heads)["Mine"] is not before
+        assert vars(heads)["Mine"] in plugins.classes()
+
+
 def test_what_another_module_puts_into_its_place_is_no_reload(beside: Path) -> None:
     (beside / "heads.py").write_text(SOURCE.replace("SCALE = 1.0", "def act2(x):\n    return x"))
     heads = importlib.import_module("mylib_beside.heads")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from permafrost.flows.graph import Node
-from permafrost.flows.origin import Origin
+from permafrost.flows.origin import WEIGHTS_OF, Origin
 from permafrost.storage.artifacts import MANIFEST, ArtifactSpec, ArtifactStore, parse_ref
 from permafrost.storage.keys import KEY_VERSION, digest
 from permafrost.storage.sealed import sealed_bytes
@@ -136,6 +136,29 @@ def test_a_candidate_that_a_grid_gained_is_said_by_the_grid(home: Recorded) -> N
     candidate = new.model_copy(update={"choice": "two"})
     found = home.why(spec("fit", {"layer": "hidden/2"}), candidate)
     assert found.headline == "GLOT: grid.layer hidden/2 added"
+
+
+def test_another_task_whose_texts_are_shown_is_named_by_its_field(home: Recorded) -> None:
+    own, words, others = (f"corpus/{c * 32}" for c in "abc")
+
+    def shown(task: str | None) -> Origin:
+        return place(written={"kind": "head", **({WEIGHTS_OF: task} if task else {})})
+
+    home.publish(spec("score", {"seed": 0}, own, words), shown("words"))
+    for inputs, task, said in (
+        ((own, own), "em", "report.weights_of words -> em"),
+        ((own, others), "others", "report.weights_of words -> others"),
+        ((own,), None, "report.weights_of words removed"),
+        (
+            (own, others),
+            "words",
+            "because 1 of its corpora changed: the corpus of before is not in",
+        ),
+    ):
+        assert home.why(spec("score", {"seed": 0}, *inputs), shown(task)).headline.startswith(said)
+    assert home.why(spec("score", {"seed": 0}, own), place()).headline == "2 -> 1 corpora"
+    found = home.why(spec("score", {"seed": 0, "n": 1}, own, words), shown("em"))
+    assert found.headline == "GLOT: n 1 added", "it is read as it was"
 
 
 def test_changed_code_is_named_by_file(home: Recorded) -> None:

@@ -82,6 +82,17 @@ def test_a_contraction_in_one_word_is_what_stands_before_its_apostrophe():
     assert part_of("don\N{RIGHT SINGLE QUOTATION MARK}t") == "AUX"
 
 
+def test_a_word_that_ends_in_a_contracted_not_is_an_auxiliary_verb():
+    assert {part_of(f"{stem}n't") for stem in ("wo", "ca", "sha", "ai", "might", "Do")} == {"AUX"}
+    assert part_of("n't") == "PART"
+    assert named([Token(t) for t in ("ĠWon", "'t", "Ġwon")], "bytes") == ["AUX", "AUX", "OPEN"]
+
+
+def test_words_of_other_languages_that_look_like_english_ones_have_their_class():
+    words = ("d'une", "was", "haus", "chaise")
+    assert [part_of(word) for word in words] == ["AUX", "AUX", "OPEN", "OPEN"]
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     {
@@ -90,7 +101,7 @@ def test_a_contraction_in_one_word_is_what_stands_before_its_apostrophe():
         "ADP": "of like as before up",
         "CCONJ": "and or",
         "SCONJ": "because than whereas",
-        "AUX": "is had doing must don isn",
+        "AUX": "is had doing must don isn shan ain",
         "PART": "to not n't",
         "ADV": "so when how very never",
         "NUM": "2020 1,000 3.5 10:30 seven",
