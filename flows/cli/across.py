@@ -8,6 +8,7 @@ import typer
 from permafrost.flows.cli.common import DEFAULT_HOME, HomeFlag, JsonFlag, emit, existing_home
 from permafrost.flows.terminal import echo
 from permafrost.storage.errors import InputError
+from permafrost.storage.paths import checked_path, require_writable
 from permafrost.storage.quoting import quoted
 
 _BETWEEN = ";"
@@ -59,6 +60,8 @@ def across(
         raise InputError(
             f"--output {output} is a file, and what is written are several; name a folder"
         )
+    if output is not None:
+        require_writable(checked_path(output, "--output"), "the tables")
     found, remarks = read_across(runs, existing_home(home), _listed(_BETWEEN.join(methods or [])))
     groups = _groups(group or []) or {"all tasks": [[task] for task in found.tasks]}
     require_groups(groups, found.tasks)

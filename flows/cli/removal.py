@@ -216,8 +216,15 @@ def drop(
 
 
 def _say_plan(plan: DropPlan) -> None:
-    rows = [(d.array, f"{d.n_segments:,}", size(d.bytes)) for d in plan.arrays]
-    print_rows(f"features/{plan.store.store_id[:12]}", ("array", "n segments", "size"), rows)
+    title = f"features/{plan.store.store_id[:12]}"
+    if rows := [(d.array, f"{d.n_segments:,}", size(d.bytes)) for d in plan.arrays]:
+        print_rows(title, ("array", "n segments", "size"), rows)
+    if plan.dropped_already:
+        say(f"dropped already, and not there in {title}: {', '.join(plan.dropped_already)}")
+    if plan.left_behind:
+        say(
+            f"{size(plan.left_behind)} of {title} are left of a drop that was killed; they go as well"
+        )
     for reader in plan.as_json()["read_by"]:
         reads = "reads" if reader["is_known"] else "may read"
         say(f"the {reader['what']} run {reader['run']} {reads} {', '.join(reader['arrays'])}")

@@ -6,9 +6,15 @@ from statistics import fmean
 from typing import Any
 
 from permafrost.flows.comparison.comparing import Side, read_side
+from permafrost.flows.comparison.one_experiment import (
+    different_seeds,
+    different_settings,
+    require_same_tests,
+)
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.extraction.parameters import count_parameters
 from permafrost.stages.report.across import Across, BackboneScores
+from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -23,7 +29,8 @@ _Tests = tuple[dict[tuple[str, str], float], dict[str, str]]
 def read_across(
     sources: Sequence[str], home: Path, methods: Sequence[str]
 ) -> tuple[Across, list[str]]:
-    """Read runs and put them side by side; also sentences about what is missing.
+    """Read runs and put them side by side; also sentences about what is missing, and about other seeds and
+    settings.
 
     Args:
         sources: as for `read_side`, each a run with another backbone.
@@ -34,8 +41,9 @@ def read_across(
 
     Raises:
         InputError: fewer than two runs, one without a recorded backbone, two with one backbone, a row that is
-            named twice, no method or task that all of them have, or a row `first token / last token` of a
-            backbone that is not here; see also `read_side`.
+            named twice, no method or task that all of them have, a task with another metric or other test
+            examples in one of them, or a row `first token / last token` of a backbone that is not here; see
+            also `read_side`.
     """
     if len(sources) < 2:
         raise InputError(f"{len(sources)} run was named; a table over backbones needs two or more")
@@ -50,10 +58,11 @@ def read_across(
     if not methods:
         remarks += _left_out("Methods that not every run has", there, rows)
     of_any_run = {s.method for side in sides for s in side.methods}
-    found = [
-        _tests(side, {r: r if r in of_any_run else _named(r, is_decoder, name) for r in rows}, name)
-        for side, (_, is_decoder), name in zip(sides, facts, names, strict=True)
+    methods_of = [
+        {r: r if r in of_any_run else _named(r, is_decoder, name) for r in rows}
+        for (_, is_decoder), name in zip(facts, names, strict=True)
     ]
+    found = [_tests(*of) for of in zip(sides, methods_of, names, strict=True)]
     tasks = _shared(
         [dict.fromkeys(t for t in one[1] if all((r, t) in one[0] for r in rows)) for one in found]
     )
@@ -77,6 +86,9 @@ def read_across(
                     f"{source} has {theirs[task]} on {quoted(task)}, {sources[0]} has {metrics[task]}; name "
                     "runs of one experiment"
                 )
+    remarks += require_same_tests(sides, tasks, ArtifactStore(home))
+    remarks += different_seeds(sides, methods_of, tasks)
+    remarks += different_settings(sides, methods_of)
     runs = tuple(
         BackboneScores(name, n, tests)
         for name, (n, _), (tests, _) in zip(names, facts, found, strict=True)

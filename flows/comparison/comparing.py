@@ -92,15 +92,18 @@ def read_side(source: str, home: Path) -> Side:
 
 
 def _of_latest_run(home: Path, experiment: str, artifacts: ArtifactStore) -> Side | None:
-    """The latest run of an experiment that is done; None if none was recorded."""
+    """The latest run of an experiment that is done and more than an extraction, if there is such a one;
+    None if none was recorded."""
     runs = list(read_history(home, experiment).runs) if experiment in experiments(home) else []
     done = [run for run in runs if run.state == "done" and run.begun.config is not None]
     if not done:
         return None
-    side, later = _of_run(done[-1], artifacts), runs[-1]
-    if later is done[-1]:
+    found = next((run for run in reversed(done) if not run.extracted_only), done[-1])
+    side, later = _of_run(found, artifacts), runs[-1]
+    if later is found:
         return side
-    said = f"{later.name} came after {done[-1].name}, and is not compared: {later.state}"
+    why = "it extracted only" if later.extracted_only else later.state
+    said = f"{later.name} came after {found.name}, and is not compared: {why}"
     return replace(side, remarks=(*side.remarks, said))
 
 
@@ -112,6 +115,11 @@ def _of_run(run: Run, artifacts: ArtifactStore) -> Side:
         side = Side(label, _grouped(rows, _Kept(artifacts), run.name), run.begun.config, run=run)
         gone = sum(not artifacts.is_done(parse_ref(row["key"])) for row in rows)
         return side if not gone else replace(side, remarks=(_gone(run.name, gone, len(rows)),))
+    if run.extracted_only:
+        raise InputError(
+            f"{run.name} has no scores: it extracted only; run 'downstream' of the same experiment, and "
+            f"compare that run, see 'permafrost runs {run.begun.experiment}'"
+        )
     reports = [r for name in run.refs if (r := parse_ref(name)).stage == "report"]
     if not (run.state == "done" and reports and artifacts.is_done(reports[0])):
         why = "is gone" if run.state == "done" else "was not made"

@@ -22,7 +22,11 @@ class ConfigChange:
     b: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {_short(self.a)} in A, {_short(self.b)} in B"
+        return self.between("A", "B")
+
+    def between(self, a: str, b: str) -> str:
+        """In words, with what the sides are called."""
+        return f"{self.field}: {_short(self.a)} in {a}, {_short(self.b)} in {b}"
 
 
 def config_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ConfigChange]:

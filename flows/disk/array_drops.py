@@ -2,31 +2,34 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from permafrost.flows.disk.garbage import under_way
-from permafrost.flows.graph import FEATURES
 from permafrost.flows.records.history import histories
 from permafrost.flows.records.pins import pinned_runs
+from permafrost.flows.records.read_arrays import arrays_read
 from permafrost.flows.records.runs import latest_runs, unfinished_runs
 from permafrost.flows.sharing import chosen_store
 from permafrost.storage.adapted_stores import STORE, names_of_store
-from permafrost.storage.artifacts import ArtifactStore, parse_ref
-from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError, StoreBusyError
-from permafrost.storage.features.dropping import ArrayDrop, arrays_to_drop, drop_arrays
+from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.errors import InputError, StoreBusyError
+from permafrost.storage.features.dropping import (
+    ArrayDrop,
+    arrays_to_drop,
+    drop_arrays,
+    left_behind,
+)
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.features.waiting import writing_when_free
 from permafrost.storage.features.writing import writing
 from permafrost.storage.gate import removing
-from permafrost.storage.keys import digest
 from permafrost.storage.progress import Progress
 from permafrost.storage.replica import public_name
 
 Allowed = Literal["unused", "used"]
 """Whether arrays that a latest, pinned or unfinished run read may be dropped, too."""
-EXTRACT = "extract"
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,15 @@ class DropPlan:
     arrays: tuple[ArrayDrop, ...]
     readers: tuple[Reader, ...]
     """Runs that read some of these arrays."""
+    dropped_already: tuple[str, ...] = ()
+    """Arrays that were named and of which nothing is left."""
+    left_behind: int = 0
+    """Bytes of a drop that was killed while it freed them."""
 
     @property
     def n_bytes(self) -> int:
         """What is freed."""
-        return sum(drop.bytes for drop in self.arrays)
+        return self.left_behind + sum(drop.bytes for drop in self.arrays)
 
     def require_allowed(self, allowed: Allowed) -> None:
         """Check that no run needs what would be dropped.
@@ -92,6 +99,8 @@ class DropPlan:
             "home": public_name(self.home.absolute()),
             "store_id": self.store.store_id,
             "arrays": [vars(drop) for drop in self.arrays],
+            "dropped_already": list(self.dropped_already),
+            "left_behind": self.left_behind,
             "bytes": self.n_bytes,
             "read_by": [
                 {
@@ -126,12 +135,16 @@ def plan_drop(home: Path, name: str | None, patterns: Sequence[str]) -> DropPlan
             "'hidden/3,values/*'; the store "
             f"{store.store_id[:12]} has {there or 'none'}"
         )
-    arrays = tuple(arrays_to_drop(store, patterns))
+    named = arrays_to_drop(store, patterns)
+    arrays = tuple(drop for drop in named if drop.is_there)
     names = {drop.array for drop in arrays}
     readers = tuple(
-        r for r in _readers(home, store) if r.arrays is None or not names.isdisjoint(r.arrays)
+        r
+        for r in (_readers(home, store) if arrays else ())
+        if r.arrays is None or not names.isdisjoint(r.arrays)
     )
-    return DropPlan(home, store, arrays, readers)
+    gone = tuple(drop.array for drop in named if not drop.is_there)
+    return DropPlan(home, store, arrays, readers, gone, left_behind(store))
 
 
 def drop_planned(
@@ -148,15 +161,17 @@ def drop_planned(
         InputError, StoreBusyError: as `DropPlan.require_allowed`, by what runs now; or another process
             writes to the store, or removes something of the home. Nothing was dropped.
     """
-    store = plan.store
+    store, names = plan.store, [*(drop.array for drop in plan.arrays), *plan.dropped_already]
     with ExitStack() as stack:
         lease = writing(store) if busy == "end" else writing_when_free(store, progress)
         writer = stack.enter_context(lease)
         require_closed = stack.enter_context(removing(plan.home))
-        now = plan_drop(plan.home, store.store_id, [drop.array for drop in plan.arrays])
+        now = plan_drop(plan.home, store.store_id, names)
         now.require_allowed(allowed)
-        drop_arrays(writer, [drop.array for drop in now.arrays], require_closed)
-    return now
+        # Those that are gone as well: a kill may have left a projection or the store's metadata behind.
+        drop_arrays(writer, names, require_closed)
+    # The writer has freed it.
+    return replace(now, left_behind=plan.left_behind)
 
 
 def _readers(home: Path, store: FeatureStore) -> list[Reader]:
@@ -180,33 +195,12 @@ def _readers(home: Path, store: FeatureStore) -> list[Reader]:
         if reads(record.artifacts, record.stores) and record.experiment not in names
     ]
     found += [
-        Reader(run.name, "pinned", _read(artifacts, names_in_keys, run.refs))
+        Reader(run.name, "pinned", arrays_read(artifacts, names_in_keys, run.refs))
         for run in pinned_runs(home)
         if reads(run.refs, run.stores)
     ]
     return found + [
-        Reader(record.experiment, "latest", _read(artifacts, names_in_keys, record.artifacts))
+        Reader(record.experiment, "latest", arrays_read(artifacts, names_in_keys, record.artifacts))
         for record in latest_runs(home)
         if reads(record.artifacts, record.stores)
     ]
-
-
-def _read(
-    artifacts: ArtifactStore, names: frozenset[str], refs: Iterable[str]
-) -> frozenset[str] | None:
-    """Arrays of the store of these names that artifacts extracted or read; None if one cannot tell."""
-    found, adapted = set[str](), {f"{STORE}/{name}" for name in names}
-    for ref in refs:
-        try:
-            spec = artifacts.manifest(parse_ref(ref)).spec
-        except (CorruptDataError, NotFoundError):
-            return None
-        for name in spec.inputs:
-            store, _, array = name.removeprefix(FEATURES).partition("/")
-            if name.startswith(FEATURES) and store in names:
-                found.add(array)
-        if spec.stage != EXTRACT:
-            continue
-        if digest(spec.config.get("store")) in names or not adapted.isdisjoint(spec.inputs):
-            found.update(spec.config.get("arrays", ()))
-    return frozenset(found)

@@ -30,6 +30,8 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 Outcome = Literal["done", "failed", "stopped"]
 State = Literal["done", "failed", "stopped", "running", "not ended"]
 Half = Literal["begun", "ended"]
+REPORT = "report"
+"""Stage in which a whole run ends."""
 _NUMBER = "[0-9]{1,18}"
 """No more digits than a number of a run can have: Python refuses to read thousands of them."""
 _FILE = re.compile(r"([0-9]{6,18})\.(begun|ended)\.json")
@@ -156,6 +158,15 @@ class Run:
     def time(self) -> str:
         """When it began, else when it ended."""
         return self.begun.begun or ("" if self.ended is None else self.ended.ended)
+
+    @property
+    def extracted_only(self) -> bool:
+        """Whether it ran only what needs the backbone, as the deployment `extract` does."""
+        if self.ended is None or self.ended.outcome != "done" or self.ended.results:
+            return False
+        stages = {*self.ended.computed, *self.ended.reused}
+        # Records of earlier versions count no stages.
+        return bool(stages) and REPORT in {ref.partition("/")[0] for ref in self.refs} - stages
 
     @property
     def refs(self) -> tuple[str, ...]:

@@ -5,18 +5,24 @@ A pin is a file, `<home>/runs/pinned/<experiment>/000002.json`, whose name says 
 
 import datetime
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from permafrost.flows.records.history import Run, find_run, run_name
+from permafrost.flows.records.read_arrays import arrays_read
+from permafrost.storage.adapted_stores import names_of_store
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.durable import remove, write_durably
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.layout import in_order
 from permafrost.storage.features.record import has_record
-from permafrost.storage.features.store import store_folder
+from permafrost.storage.features.store import DERIVED, FeatureStore, store_folder
 from permafrost.storage.gate import removing
+from permafrost.storage.quoting import counted
 from permafrost.storage.sealed import sealed_bytes
 
 _NAME = re.compile(r"0*(\d+)\.json")
+_STORE = "features/"
 
 
 def pin_path(home: Path, run: str) -> Path:
@@ -47,13 +53,48 @@ def _pin(home: Path, run: Run) -> Run:
         )
     if gone := missing(home, run):
         raise InputError(
-            f"{run.name} cannot be pinned: {len(gone)} of the {len(run.refs)} artifacts and "
-            f"{len(run.stores)} feature stores that it used are gone, such as {gone[0]}; run it again with "
-            "the same settings, and pin that run"
+            f"{run.name} cannot be pinned: {_why_missing(run, gone)}, and pin that run"
+        )
+    if dropped := _dropped_arrays(home, run):
+        raise InputError(
+            f"{run.name} cannot be pinned: of what it read, {', '.join(dropped)} "
+            f"{'is' if len(dropped) == 1 else 'are'} not there any more, as after 'permafrost drop'; run it "
+            "again with the same settings, and pin that run"
         )
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_durably(pin_path(home, run.name), sealed_bytes({"run": run.name, "pinned": now}))
     return run
+
+
+def _why_missing(run: Run, gone: Sequence[str]) -> str:
+    if run.extracted_only:
+        return (
+            "it extracted only, so not all of its experiment is there; run 'downstream' of the same "
+            "experiment"
+        )
+    n_stores = sum(name.startswith(_STORE) for name in gone)
+    counts = {
+        "artifact": (len(gone) - n_stores, len(run.refs)),
+        "feature store": (n_stores, len(run.stores)),
+    }
+    said = [f"{n:,} of {counted(of, what)}" for what, (n, of) in counts.items() if n]
+    verb = "is" if len(gone) == 1 else "are"
+    return (
+        f"{' and '.join(said)} that it used {verb} gone, such as {gone[0]}; run it again with the same "
+        "settings"
+    )
+
+
+def _dropped_arrays(home: Path, run: Run) -> list[str]:
+    """Arrays that its artifacts were made from or extracted, and of which nothing is left: `<array> of
+    features/<id>` each; nothing of stores of which that is not known."""
+    artifacts, found = ArtifactStore(home), list[str]()
+    for store_id in run.stores:
+        read = arrays_read(artifacts, names_of_store(artifacts, store_id), run.refs)
+        store = FeatureStore.open(store_folder(home, store_id))
+        gone = (read or frozenset()).difference(store.arrays(), DERIVED)
+        found += [f"{array} of features/{store_id[:12]}" for array in in_order(gone)]
+    return found
 
 
 def _state(run: Run) -> str:
@@ -123,5 +164,5 @@ def missing(home: Path, run: Run) -> list[str]:
     artifacts = ArtifactStore(home)
     return [
         *(ref for ref in run.refs if not artifacts.is_done(parse_ref(ref))),
-        *(f"features/{i}" for i in run.stores if not has_record(store_folder(home, i))),
+        *(f"{_STORE}{i}" for i in run.stores if not has_record(store_folder(home, i))),
     ]

@@ -225,6 +225,17 @@ def _verdict(change: float, difference: Difference | None, alpha: float) -> Verd
     return "better" if change > 0 else "worse"
 
 
+def same_test_set(a: ScoredMethod, b: ScoredMethod) -> bool | None:
+    """Whether both have answered the same test examples; None if the predictions of either are gone, or are
+    of another kind."""
+    first, other = (next((x for x in one.answers if x is not None), None) for one in (a, b))
+    if first is None or other is None or type(first) is not type(other):
+        return None
+    if isinstance(first, NamedAnswers):
+        other = _numbered_alike(other, first)
+    return first.same_examples(other)
+
+
 def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
     """Paired bootstrap; None without predictions of the same examples that reproduce the scores."""
     answers = [x for x in (*a.answers, *b.answers) if x is not None]

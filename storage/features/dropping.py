@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from permafrost.storage.disk_errors import disk_errors_named
-from permafrost.storage.drafts import draft_path
+from permafrost.storage.drafts import DRAFT_PREFIX, draft_path, is_of_dead_process
 from permafrost.storage.durable import bytes_under, is_there, remove_any, renamed_aside, sync_folder
 from permafrost.storage.errors import CorruptDataError, DiskFullError, InputError, NotFoundError
 from permafrost.storage.features.due import Due, note_due, read_due
@@ -27,6 +27,7 @@ from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import Replica, replica_of
 
 _ROWS = "attention_rows/"
+_DOOMED = "dropped"
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,21 @@ class ArrayDrop:
     bytes: int
     """On disk, or of objects."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether anything is left of it."""
+        return self.n_segments > 0 or self.bytes > 0
+
 
 def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDrop]:
-    """The arrays that patterns name, and what each takes.
+    """The arrays that patterns name, and what each takes: nothing if it is dropped already.
 
     Args:
         store: whose arrays.
         patterns: names, or patterns of them: `hidden/3`, `values/*`.
 
     Raises:
-        NotFoundError: a pattern fits no array that has cells or bytes.
+        NotFoundError: a pattern fits no array of the store.
         InputError: it fits one that every text needs.
     """
     own = (*ALWAYS, *DERIVED)
@@ -62,10 +68,9 @@ def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDr
         for array in store.declared()
         if array not in own
     }
-    there = {a: d for a, d in found.items() if d.n_segments or d.bytes}
     named = set[str]()
     for pattern in patterns:
-        if fitting := fnmatch.filter(there, pattern):
+        if fitting := fnmatch.filter(found, pattern):
             named.update(fitting)
         elif needed := fnmatch.filter(own, pattern):
             raise InputError(
@@ -76,9 +81,17 @@ def arrays_to_drop(store: FeatureStore, patterns: Sequence[str]) -> list[ArrayDr
         else:
             raise NotFoundError(
                 f"no array of the store {store.store_id[:12]} is called {quoted(pattern)}; there are "
-                f"{', '.join(there) or 'none'}"
+                f"{', '.join(a for a, d in found.items() if d.is_there) or 'none'}"
             )
-    return [there[array] for array in in_order(named)]
+    return [found[array] for array in in_order(named)]
+
+
+def left_behind(store: FeatureStore) -> int:
+    """Bytes of arrays that a killed drop was freeing; the next writer frees them."""
+    prefix = f"{DRAFT_PREFIX}{_DOOMED}-"
+    return sum(
+        bytes_under(path) for path in store.root.glob(f"{prefix}*") if is_of_dead_process(path)
+    )
 
 
 def _numbers(store: FeatureStore) -> list[int]:
@@ -136,7 +149,7 @@ def _remove_shards(writer: StoreWriter, array: str) -> None:
         replica.delete_all(folder, [key for key, _, _ in replica.objects(folder)])
     if is_there(folder):
         # Beside the other drafts, where the next writer or `gc` finds what a kill leaves.
-        doomed = draft_path(writer.store.root / "dropped")
+        doomed = draft_path(writer.store.root / _DOOMED)
         with disk_errors_named(folder):
             folder.rename(doomed)
             try:

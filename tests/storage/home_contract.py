@@ -215,10 +215,12 @@ class HomeContract(ABC):
             assert stored_projections(store) == []
             with pytest.raises(NotFoundError, match="extract it first"):
                 store.open_shard(0, "hidden/1")
+        (gone,) = arrays_to_drop(store, ["hidden/1"])
+        assert not gone.is_there
         with pytest.raises(
-            NotFoundError, match=r"no array .* is called 'hidden/1'; there are pooled"
+            NotFoundError, match=r"no array .* is called 'hidden/9'; there are pooled"
         ):
-            arrays_to_drop(store, ["hidden/1"])
+            arrays_to_drop(store, ["hidden/9"])
         with writing(store) as writer:
             writer.declare(ARRAYS)
             again = SmallStore(store, small.texts, small.rows)

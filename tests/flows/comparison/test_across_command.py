@@ -1,7 +1,7 @@
 """`permafrost across`: runs with several backbones in one table."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from permafrost.flows.records.history import (
     end,
     find_run,
 )
+from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
 from tests.flows.test_cli import Cli
@@ -112,25 +113,36 @@ def recorded(
     cells: list[tuple[str, str]],
     outcome: Outcome,
     tests: Mapping[str, float] | None = None,
+    *,
+    corpora: Mapping[str, str] | None = None,
+    seeds: Sequence[int] = (0,),
+    **config: Any,
 ) -> str:
     """A run of an experiment with these methods on these tasks, as far as it is recorded; each scored 0.5, or
     as `tests` says by method."""
     about: dict[str, Any] = {"experiment": name, "number": 1}
-    of_cells: dict[str, Any] = {"seed": 0, "role": "method", "metric": "accuracy", "dev": None}
+    of_cells: dict[str, Any] = {"role": "method", "metric": "accuracy", "dev": None}
     scores = tuple(
         RunScore(
-            method=m, task=t, test=(tests or {}).get(m, 0.5), key=f"score/{'0' * 32}", **of_cells
+            method=m,
+            task=t,
+            seed=seed,
+            test=(tests or {}).get(m, 0.5),
+            key=f"score/{'0' * 32}",
+            **of_cells,
         )
         for m, t in cells
+        for seed in seeds
     )
     begun = RunBegun(
         **about,
         begun="2026-01-01T00:00:00+00:00",
         overrides=(),
         config_digest=None,
-        config={"backbone": {"source": f"/nowhere/{name}"}},
+        config={"backbone": {"source": f"/nowhere/{name}"}, **config},
         artifacts=(),
         stores=(),
+        corpora=dict(corpora or {}),
     )
     begin(home, name, lambda _: begun)
     end(home, RunEnded(**about, ended="", seconds=1.0, outcome=outcome, results=scores))
@@ -250,3 +262,62 @@ def test_runs_are_one_table_with_parameters_groups_and_figures(
     assert "--group 'three' is not of the form" in wrong
     wrong = cli("across", "encoder@1", "decoder@1", "--group", "g=three", code=2)
     assert "names the task 'three'; the runs share one, two" in wrong
+
+
+def corpus(home: Path, made_from: str, code: str) -> str:
+    """A published corpus."""
+    spec = ArtifactSpec(stage="corpus", config={"sha256": made_from}, code={"build": code})
+    with ArtifactStore(home).publishing(spec, {}):
+        pass
+    return str(spec.ref)
+
+
+def test_runs_on_other_data_are_refused_and_other_versions_of_our_code_are_not(
+    tmp_path: Path,
+) -> None:
+    def of(name: str, ref: str | None, test: str) -> str:
+        tasks = {"t": {"files": {"test": test}}}
+        corpora = {} if ref is None else {"t": ref}
+        return recorded(tmp_path, name, [("mean", "t")], "done", corpora=corpora, tasks=tasks)
+
+    first = corpus(tmp_path, "11", "as it was")
+    a = of("a", first, "here.csv")
+    moved = of("b", first, "elsewhere.csv")
+    recoded = of("c", corpus(tmp_path, "11", "as it is now"), "here.csv")
+    assert read_across([a, moved, recoded], tmp_path, ["mean"])[1][6:] == []
+    other = of("d", corpus(tmp_path, "22", "as it was"), "other.csv")
+    with pytest.raises(
+        InputError, match=r"'t' is not the same in a@1 and d@1 \(tasks.t.files.test"
+    ):
+        read_across([a, other], tmp_path, [])
+    # The predictions are gone, too, so that nothing says whether it is the same.
+    for name, ref in (("e", None), ("f", f"corpus/{'0' * 32}")):
+        _, remarks = read_across([a, of(name, ref, "here.csv")], tmp_path, [])
+        assert remarks[-1].endswith(f"a@1 and {name}@1 have the same test examples of t.")
+
+
+def test_other_seeds_and_settings_are_said(tmp_path: Path) -> None:
+    def of(name: str, seeds: Sequence[int], **layers: int) -> str:
+        cells = [(method, "t") for method in layers]
+        methods = {method: {"layer": layer} for method, layer in layers.items()}
+        ref = {"t": f"corpus/{'0' * 32}"}
+        return recorded(tmp_path, name, cells, "done", corpora=ref, seeds=seeds, methods=methods)
+
+    runs = [of("a", (0, 1), mean=5, max=5, cls=1), of("b", (0,), mean=6, max=6, cls=1)]
+    _, remarks = read_across(runs, tmp_path, [])
+    assert remarks[4:] == [
+        "Means are over 2 seeds in a@1, 1 seed in b@1: mean, max, cls.",
+        "Settings of mean, max are not the same: layer: 5 in a@1, 6 in b@1.",
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_run_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "home").mkdir()
+    cli = Cli(tmp_path / "home", capsys)
+    said = cli("across", "a@1", "b@1", "-o", str(tmp_path / "file" / "x"), code=2)
+    assert "which is not a folder; choose another place" in said
+    said = cli("across", "a@1", "b@1", "-o", "/proc/x", code=2)
+    assert "the tables cannot be written to '/proc/x'" in said

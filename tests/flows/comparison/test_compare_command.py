@@ -8,8 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from permafrost.flows.comparison.comparing import read_side
 from permafrost.flows.pipeline import run_serially
 from permafrost.storage.artifacts import ArtifactStore
+from permafrost.storage.errors import InputError
+from tests.flows.run_records import finished, score
 from tests.flows.test_cli import Cli
 from tests.stages.report.test_latex import checked
 
@@ -173,3 +176,17 @@ def test_a_damaged_report_is_not_read(cli: Cli) -> None:
     assert "its manifest says" in cli("compare", key, key, code=1)
     # The scores of a run are recorded beside it.
     assert "10 within noise" in cli("compare", "tiny", "tiny")
+
+
+def test_a_run_that_extracted_only_is_left_for_the_one_before(tmp_path: Path) -> None:
+    report = f"report/{'0' * 32}"
+    finished(tmp_path, refs=[report], results=[score(key=f"score/{'0' * 32}")])
+    finished(tmp_path, refs=[report])
+    side = read_side("mine", tmp_path)
+    assert side.run is not None
+    assert side.run.name == "mine@1"
+    assert side.remarks[-1] == "mine@2 came after mine@1, and is not compared: it extracted only"
+    with pytest.raises(
+        InputError, match="mine@2 has no scores: it extracted only; run 'downstream'"
+    ):
+        read_side("mine@2", tmp_path)

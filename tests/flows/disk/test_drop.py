@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from permafrost.flows.disk.array_drops import drop_planned, plan_drop
+from permafrost.storage.drafts import DRAFT_PREFIX
+from permafrost.storage.features import dropping
 from permafrost.storage.features.store import all_stores
+from permafrost.storage.progress import SilentProgress
 from tests.flows.run_records import begun
 from tests.flows.test_cli import Cli, extraction
 
@@ -28,11 +32,43 @@ def test_drop_says_what_goes_and_keeps_what_runs_read(read: Cli) -> None:
     freed = done["bytes"] + would["arrays"][0]["bytes"]
     assert before - read.json("du")["total"] > freed, "receipts went, too"
     assert "every checksum" in read("verify")
-    assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/1", code=2)
+    assert "there are pooled/hidden_mean/1" in read("drop", "--arrays", "hidden/9", code=2)
     assert "cannot be dropped" in read("drop", "--arrays", "span", code=2)
     assert "name the arrays" in read("drop", code=2)
     assert "the ID of the store is empty" in read("drop", "", "--arrays", "hidden/*", code=2)
     assert "a name to keep is empty" in read("gc", "--dry-run", "--keep", "", code=2)
+
+
+def test_the_same_drop_after_a_kill_goes_on_with_the_rest(
+    read: Cli, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("drop", "--arrays", "hidden/1,attention_rows/1", "--used")
+    (store,) = all_stores(read.home)
+
+    def killed(doomed: Path) -> None:
+        doomed.rename(doomed.with_name(f"{DRAFT_PREFIX}dropped-{dead}-0a1b2c3d"))
+        raise KeyboardInterrupt
+
+    plan = plan_drop(read.home, None, ["hidden/1", "attention_rows/1"])
+    with monkeypatch.context() as inside:
+        inside.setattr(dropping, "remove_any", killed)
+        with pytest.raises(KeyboardInterrupt):
+            drop_planned(plan, "used", SilentProgress())
+    (shards,) = [
+        a for a in ("hidden/1", "attention_rows/1") if (store.zarr_path / a / "c").exists()
+    ]
+    would = read.json(*asked, "--dry-run")
+    assert [row["array"] for row in would["arrays"]] == [shards]
+    assert would["left_behind"] > 0
+    assert would["bytes"] == would["left_behind"] + would["arrays"][0]["bytes"]
+    said = read(*asked)
+    assert "dropped already" in said
+    assert "are left of a drop that was killed" in said
+    assert not list(store.root.glob(f"{DRAFT_PREFIX}*"))
+    assert not (store.zarr_path / shards / "c").exists()
+    again = read.json(*asked)
+    assert again["dropped_already"] == ["attention_rows/1", "hidden/1"]
+    assert (again["arrays"], again["bytes"], again["read_by"]) == ([], 0, [])
 
 
 def test_an_extraction_fills_what_was_dropped_with_the_same_bytes(

@@ -19,12 +19,17 @@ from permafrost.flows.records.history import (
 )
 from permafrost.flows.records.pins import pin, pin_path, pin_problems, pinned, unpin
 from permafrost.flows.records.runs import RunRecord, begin_run, run_path, write_run
+from permafrost.storage.artifacts import ArtifactSpec
 from permafrost.storage.drafts import owner
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
+from permafrost.storage.features.dropping import drop_arrays
+from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.writing import writing
 from permafrost.storage.sealed import read_sealed
 from tests.damage.kinds import DAMAGE
-from tests.damage.small_home import FIT, UNUSED, SmallHome, build, garbage
+from tests.damage.small_home import FIT, UNUSED, SmallHome, build, garbage, publish
 from tests.flows.run_records import begun, finished
+from tests.storage.small_store import IDENTITY
 
 GARBAGE = Path("artifacts/fit") / UNUSED.ref.key
 
@@ -190,13 +195,42 @@ def test_gc_keeps_what_a_pinned_run_used(home: SmallHome) -> None:
 
 def test_only_a_whole_run_can_be_pinned(home: SmallHome) -> None:
     finished(home.root, "mine", ["fit/" + "0" * 32, str(FIT.ref)])
-    with pytest.raises(InputError, match=r"1 of the 2 artifacts .* are gone, such as fit/00"):
+    with pytest.raises(InputError, match=r"1 of 2 artifacts that it used is gone, such as fit/00"):
         pin(home.root, "mine@1")
     begun(home.root, "mine")
     with pytest.raises(InputError, match="it is running"):
         pin(home.root, "mine@2")
     with pytest.raises(NotFoundError, match="it has @1 to @2"):
         pin(home.root, "mine@9")
+
+
+def test_a_run_that_extracted_only_and_one_without_its_store_are_told_apart(
+    home: SmallHome,
+) -> None:
+    gone = "0" * 64
+    finished(home.root, "mine", [str(FIT.ref), f"report/{'0' * 32}"])
+    with pytest.raises(InputError, match=r"it extracted only, .* run 'downstream'"):
+        pin(home.root, "mine@1")
+    finished(home.root, "mine", [str(FIT.ref)], [home.stores[1].store.store_id, gone])
+    with pytest.raises(
+        InputError, match=r"mine@2 .* be pinned: 1 of 2 feature stores that it used is gone"
+    ):
+        pin(home.root, "mine@2")
+
+
+def test_a_run_whose_arrays_were_dropped_cannot_be_pinned(home: SmallHome) -> None:
+    store = FeatureStore.open(home.folder(home.stores[0]))
+    spec = ArtifactSpec(
+        stage="extract", config={"store": IDENTITY.model_dump(mode="json"), "arrays": ["hidden/1"]}
+    )
+    publish(home.root, spec)
+    finished(home.root, "mine", [str(spec.ref)], [store.store_id])
+    pin(home.root, "mine@1")
+    with writing(store) as writer:
+        drop_arrays(writer, ["hidden/1"])
+    unpin(home.root, "mine@1")
+    with pytest.raises(InputError, match=r"of what it read, hidden/1 of features/.* is not there"):
+        pin(home.root, "mine@1")
 
 
 def test_a_pin_of_what_is_not_there_is_named_and_stops_gc(home: SmallHome) -> None:

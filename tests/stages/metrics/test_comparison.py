@@ -16,6 +16,7 @@ from permafrost.stages.metrics.comparison import (
     ScoredMethod,
     compare,
     named_answers,
+    same_test_set,
 )
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
@@ -249,3 +250,16 @@ def test_predictions_that_were_not_kept_or_do_not_name_their_texts_are_none(tmp_
     (tmp_path / PREDICTIONS).write_bytes(b"PAR1")
     with pytest.raises(CorruptDataError, match="holds no predictions"):
         named_answers(tmp_path)
+
+
+def test_a_test_set_is_the_same_whatever_the_numbers_of_its_classes() -> None:
+    given = predictions(0.7, 0)
+    other = tuple(f"{i + 1:064x}" for i in range(300))
+    assert same_test_set(method("a", given), method("b", predictions(0.9, 1))) is True
+    changed = method("b", given, answers=(answered(given, other),))
+    assert same_test_set(method("a", given), changed) is False
+    assert same_test_set(method("a", given), scores_only(0.5)) is None
+    named = NamedAnswers((DIGESTS,), LABELS, given, {"no": 0, "yes": 1})
+    behind = NamedAnswers((DIGESTS,), LABELS + 1, given + 1, {"new": 0, "no": 1, "yes": 2})
+    one_of_each = (method("a", given, answers=(a,)) for a in (named, behind))
+    assert same_test_set(*one_of_each) is True
