@@ -42,5 +42,5 @@ def _short_messages() -> Generator[None]:
 def _hint(error: Any) -> str:
     """Where what an unknown flag says belongs in its command; empty where nothing does."""
     command = "" if error.ctx is None else error.ctx.command.name
-    hint = _ELSEWHERE.get((command, getattr(error, "option_name", None)))
+    hint = _ELSEWHERE.get((command, getattr(error, "option_name", "")))
     return "" if hint is None else f"; {hint}"
