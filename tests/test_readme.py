@@ -190,6 +190,14 @@ def test_the_short_plan_has_lines_of_the_whole_one() -> None:
     assert set(short.splitlines()) < set(text_of(ROOT / "docs" / "plan.md").splitlines())
 
 
+def test_every_name_of_code_in_the_glossary_is_one() -> None:
+    page = text_of(ROOT / "docs" / "glossary.md")
+    quoted = " ".join(re.findall(r"`([^`]+)`", page))
+    modules = (p for room in ("flows", "stages", "storage") for p in (ROOT / room).rglob("*.py"))
+    words = set[str]().union(*(re.findall(r"\w+", p.read_text("utf-8")) for p in modules))
+    assert set(re.findall(r"[A-Za-z_]\w*", quoted)) <= words
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for document in DOCUMENTS:

@@ -99,7 +99,7 @@ def run(
         console.print(f"computed: {computed}" + (f"; reused: {reused}" if reused else ""))
     else:
         console.print(f"everything was reused ({reused}); no backbone was loaded")
-    console.print(f"{seconds:.1f} s, run {result.run}. Report:")
+    console.print(f"{seconds:.1f} s with starting, run {result.run}. Report:")
     say_path(result.report)
 
 

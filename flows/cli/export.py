@@ -19,6 +19,8 @@ from permafrost.flows.cli.common import (
     size,
 )
 from permafrost.flows.imports import kept_imports
+from permafrost.storage.errors import InputError
+from permafrost.storage.quoting import quoted
 
 
 def register(app: typer.Typer) -> None:
@@ -37,12 +39,15 @@ def export(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", help="Folder to write; not there yet, or empty.", show_default=False
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIR", help="Folder to write; not there yet, or empty.", show_default=False
         ),
-    ],
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The same as DIR.", show_default=False)
+    ] = None,
     form: Annotated[
         Literal["auto", "plain", "module", "peft"],
         typer.Option(
@@ -65,16 +70,17 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write a trained head and its backbone as a folder that sentence-transformers loads."""
+    folder = _folder(directory, output)
     # Imported here: torch takes seconds, and a wrong flag needs none of it.
     with kept_imports():
         from permafrost.stages.encoder.export import export_head
 
     load_plugins(plugins)
-    done = export_head(existing_home(home), artifact, output, form, backbone, device, use)
+    done = export_head(existing_home(home), artifact, folder, form, backbone, device, use)
     if json:
         emit(
             {
-                "output": str(output),
+                "output": str(folder),
                 "as": use,
                 "artifact": done.artifact,
                 "form": done.form,
@@ -107,7 +113,23 @@ def export(
     if done.trained_in is not None:
         say += f"; trained on weights in {done.trained_in}, so load it with dtype=torch.{done.trained_in}"
     console.print(say, highlight=False, markup=False, soft_wrap=True)
-    say_path(output)
+    say_path(folder)
+
+
+def _folder(directory: Path | None, output: Path | None) -> Path:
+    """The folder that an argument or -o names.
+
+    Raises:
+        InputError: neither does, or they differ.
+    """
+    named = {path for path in (directory, output) if path is not None}
+    if len(named) > 1:
+        raise InputError(
+            f"two folders to write are named, {quoted(str(directory))} and -o {quoted(str(output))}; give one"
+        )
+    if not named:
+        raise InputError("no folder to write is named; give one: permafrost export ID DIR")
+    return named.pop()
 
 
 def upgrade(

@@ -16,8 +16,9 @@ from permafrost.flows.cli.common import (
     emit,
     existing_home,
 )
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, NotFoundError
 from permafrost.storage.quoting import quoted
+from permafrost.storage.replica import public_name
 
 if TYPE_CHECKING:
     from permafrost.flows.why.explanation import Explanation
@@ -123,13 +124,43 @@ def _why_published(root: Path, name: str) -> tuple[str, Explanation]:
     from permafrost.storage.artifacts import ArtifactStore, parse_ref
 
     artifacts = ArtifactStore(root)
-    manifest = _manifest_or_latest(artifacts, name)
+    manifest = _manifest_or_latest(root, artifacts, name)
     earlier = Earlier(artifacts)
     explainer = Explainer(earlier, lambda ref: CorpusParts.stored(artifacts.folder(parse_ref(ref))))
     found = explainer.why(manifest.spec, earlier.origins(manifest), before=manifest)
     return f"{manifest.ref} ({found.place})", found
 
 
-def _manifest_or_latest(artifacts: ArtifactStore, name: str) -> Manifest:
+def _manifest_or_latest(root: Path, artifacts: ArtifactStore, name: str) -> Manifest:
+    """The artifact of this key, or the latest of this stage.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     of_stage = list(artifacts.all(name)) if "/" not in name else []
-    return of_stage[-1] if of_stage else artifacts.manifest(artifacts.find(name))
+    if of_stage:
+        return of_stage[-1]
+    try:
+        ref = artifacts.find(name)
+    except NotFoundError as error:
+        if (why_none := _why_no_artifact(root, artifacts, name)) is None:
+            raise
+        raise NotFoundError(why_none) from error
+    return artifacts.manifest(ref)
+
+
+def _why_no_artifact(root: Path, artifacts: ArtifactStore, name: str) -> str | None:
+    """What a name is that is of no artifact: a store, or a stage; None for a key."""
+    if find_store_folder(root, name) is not None:
+        return (
+            f"{quoted(name)} is a feature store, and 'why' is of artifacts; 'permafrost show {name}' says "
+            "what it holds and which runs used it, 'permafrost why extract --experiment FILE' what an "
+            "experiment would add"
+        )
+    if "/" in name or set(name) <= set("0123456789abcdef"):
+        return None
+    published = ", ".join(sorted({ref.stage for ref in artifacts.refs()})) or "nothing"
+    return (
+        f"nothing of stage {quoted(name)} has been published under {public_name(artifacts.root)}, of others "
+        f"{published}; add --experiment FILE for why an experiment would run it"
+    )

@@ -19,10 +19,12 @@ from permafrost.flows.cli.common import (
 )
 from permafrost.flows.cli.history import show_run
 from permafrost.flows.cli.inspection import IdArgument, find_store
-from permafrost.storage.errors import NotFoundError
+from permafrost.storage.errors import NotFoundError, PermafrostError, RemovedError
 from permafrost.storage.quoting import counted, quoted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from permafrost.flows.records.history import History, Run
     from permafrost.flows.records.listing import Row
     from permafrost.storage.artifacts import Manifest
@@ -57,41 +59,57 @@ def list_everything(
     """List feature stores and artifacts: what each is of, its scores on dev and test, what was chosen."""
     from permafrost.flows.records.history import histories
     from permafrost.flows.records.listing import chosen_rows, list_artifacts
-    from permafrost.storage.features.store import all_stores
 
     root = existing_home(home)
     found = histories(root)
     runs = _runs(found, experiment, latest)
     used = None if runs is None else {ref for run in runs for ref in run.refs}
     in_runs = None if runs is None else {store for run in runs for store in run.stores}
-    stores = [
-        store
-        for store in (all_stores(root) if stage is None else [])
-        if in_runs is None or store.store_id in in_runs
-    ]
+    stores, damaged = ([], []) if stage is not None else _stores(root, in_runs)
     listing = list_artifacts(root, found.values())
     if stage is not None and stage not in (known := {row.ref.stage for row in listing.rows}):
         raise NotFoundError(
             f"there is no artifact of stage {quoted(stage)}; there are {', '.join(sorted(known)) or 'none'}"
         )
     listing = chosen_rows(listing, stage, used)
+    damaged += listing.damaged
     if json:
         emit(
             {
-                "stores": [store_json(s) for s in stores],
+                "stores": [info for _, info in stores],
                 "artifacts": [row.as_json() for row in listing.rows],
-                "damaged": list(listing.damaged),
+                "damaged": damaged,
             }
         )
         return
     if stage is None:
-        print_rows("Feature stores", _STORE_COLUMNS, [_store_row(s) for s in stores])
+        print_rows("Feature stores", _STORE_COLUMNS, [_store_row(*one) for one in stores])
     print_rows(
         "\nArtifacts, dev and test × 100", COLUMNS, [artifact_row(row) for row in listing.rows]
     )
-    if listing.damaged:
-        first = listing.damaged[0]
-        say(f"{len(listing.damaged)} more cannot be read, such as {first}; see 'permafrost verify'")
+    if damaged:
+        say(f"{len(damaged)} more cannot be read, such as {damaged[0]}; see 'permafrost verify'")
+
+
+def _stores(
+    home: Path, ids: set[str] | None
+) -> tuple[list[tuple[FeatureStore, dict[str, Any]]], list[str]]:
+    """Feature stores (of these ids, or all) with what each holds, and the names of those that cannot be
+    read."""
+    from permafrost.storage.features.store import FeatureStore, store_folders
+
+    stores, damaged = list[tuple[FeatureStore, dict[str, Any]]](), list[str]()
+    for folder in store_folders(home):
+        if ids is not None and folder.name not in ids:
+            continue
+        try:
+            store = FeatureStore.open(folder)
+            stores.append((store, store_json(store)))
+        except (NotFoundError, RemovedError):
+            continue  # removed since it was listed
+        except PermafrostError:
+            damaged.append(f"features/{folder.name}")
+    return stores, damaged
 
 
 def _runs(found: dict[str, History], experiment: str | None, latest: bool) -> list[Run] | None:
@@ -126,8 +144,8 @@ def artifact_row(row: Row) -> tuple[str, ...]:
     )
 
 
-def _store_row(store: FeatureStore) -> tuple[str, ...]:
-    info, identity = store_json(store), store.record.identity
+def _store_row(store: FeatureStore, info: dict[str, Any]) -> tuple[str, ...]:
+    identity = store.record.identity
     return (
         store.store_id[:12],
         store.record.backbone["source"],

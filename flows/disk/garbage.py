@@ -258,7 +258,7 @@ def _found(home: Path, asked: Asked) -> Garbage:
     going_on = under_way(history)
     runs = [*unfinished_runs(home), *latest_runs(home)]
     kept_runs = [*pinned_runs(home), *going_on]
-    every = all_stores(home)
+    every = _stores(home)
     roots = {ref for run in runs for ref in run.artifacts} | {r for k in kept_runs for r in k.refs}
     stores = {s for run in (*runs, *kept_runs) for s in run.stores}
     for name in asked.keep:
@@ -318,6 +318,13 @@ def _found(home: Path, asked: Asked) -> Garbage:
         if asked.limits == Limits()
         else last_uses(home, [r for h in history.values() for r in h.runs], manifests),
     )
+
+
+def _stores(home: Path) -> list[FeatureStore]:
+    try:
+        return all_stores(home)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{error}. Nothing was removed, as it may be in use") from error
 
 
 def _store_to_keep(

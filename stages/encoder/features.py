@@ -14,10 +14,11 @@ from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.forward import forward
+from permafrost.stages.extraction.non_finite import NonFiniteError, explained
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.storage.errors import OverflowRangeError, PermafrostError
+from permafrost.storage.errors import OverflowRangeError
 from permafrost.storage.features.identity import FloatName
 from permafrost.storage.quoting import quoted
 from permafrost.storage.ragged import Ragged
@@ -80,7 +81,10 @@ def compute_features(
     """
     dtype = target.identity.storage_dtype
     outputs = forward(backbone, encoded, target.arrays, target.recipe)
-    rows = {name: as_stored(name, values, dtype).cpu().numpy() for name, values in outputs.items()}
+    try:
+        rows = {n: as_stored(n, values, dtype).cpu().numpy() for n, values in outputs.items()}
+    except NonFiniteError as error:
+        raise explained(error, backbone, "no vector was made") from error
     return ComputedFeatures(backbone, texts, encoded, rows)
 
 
@@ -89,14 +93,11 @@ def as_stored(name: str, rows: Float[Tensor, "n d"], dtype: FloatName) -> Float[
 
     Raises:
         OverflowRangeError: a finite activation is too large for the dtype.
-        PermafrostError: an activation is NaN or infinite.
+        NonFiniteError: an activation is NaN or infinite.
     """
     low, high = (float(x) for x in torch.aminmax(rows))
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise PermafrostError(
-            f"the backbone produced a non-finite activation in {name} (computed in {rows.dtype}); no vector "
-            f"was made. Compute in a wider type, float32"
-        )
+        raise NonFiniteError(name)
     storage = getattr(torch, dtype)
     largest = max(abs(low), abs(high))
     if largest > torch.finfo(storage).max:

@@ -12,6 +12,7 @@ import transformers
 from permafrost.stages.extraction.backbone import Backbone
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.memory import Heap, Splitter
+from permafrost.stages.extraction.non_finite import NonFiniteError, explained
 from permafrost.stages.extraction.recipes.inputs import Encoded
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.token_budget import batch_tokens, portions
@@ -101,7 +102,11 @@ class Computation:
         buffers = self._buffers[0]
         buffers.clear()
         forward(self._backbone, batch, self._captured, self._target.recipe, buffers.keep)
-        return buffers.storable()
+        try:
+            return buffers.storable()
+        except NonFiniteError as error:
+            outcome = "nothing of this segment was stored"
+            raise explained(error, self._backbone, outcome) from error
 
 
 def _encode_part(

@@ -31,7 +31,11 @@ from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
 from permafrost.stages.extraction.writing import DiskThread
 from permafrost.storage.errors import DiskFullError
 from permafrost.storage.features.layout import Axes
-from permafrost.storage.features.projections import has_projection, write_projection
+from permafrost.storage.features.projections import (
+    has_projection,
+    renew_metadata,
+    write_projection,
+)
 from permafrost.storage.features.record import has_record
 from permafrost.storage.features.segment_drafts import SealedSegment
 from permafrost.storage.features.segments import build_table, pack
@@ -138,6 +142,7 @@ def extract(
                         write_projection(
                             store, k, *output_projection(load(), k), writer.require_lease
                         )
+                renew_metadata(store, writer.require_lease)
             if not turn.is_over:
                 break
             progress.finish()

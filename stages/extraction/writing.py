@@ -13,7 +13,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from permafrost.storage.errors import OverflowRangeError, PermafrostError
+from permafrost.stages.extraction.non_finite import NonFiniteError
+from permafrost.storage.errors import OverflowRangeError
 from permafrost.storage.features.identity import FloatName
 from permafrost.storage.features.receipts import Statistics
 from permafrost.storage.features.segment_drafts import SegmentDraft
@@ -42,7 +43,7 @@ class RowBuffers:
         self._rows: dict[str, Tensor] = {}
         self._moments: dict[str, Tensor] = {}
         """Minimum, maximum, mean and sum of squares of the computed rows, on the device."""
-        self._kept: dict[str, tuple[int, torch.dtype]] = {}
+        self._kept: dict[str, int] = {}
 
     def clear(self) -> None:
         """Forget the rows of the last batch; their memory stays."""
@@ -56,7 +57,7 @@ class RowBuffers:
         host = self._room(name, narrow).copy_(narrow, non_blocking=self._pinned)
         low, high = torch.aminmax(flat)
         self._moments[name].copy_(torch.stack([low, high, flat.mean(), torch.dot(flat, flat)]))
-        self._kept[name] = len(rows), rows.dtype
+        self._kept[name] = len(rows)
         return host
 
     def storable(self) -> Storable:
@@ -64,14 +65,14 @@ class RowBuffers:
 
         Raises:
             OverflowRangeError: a finite activation is too large for the dtype.
-            PermafrostError: the backbone itself produced NaN or infinity.
+            NonFiniteError: the backbone itself produced NaN or infinity.
         """
         storable: Storable = {}
-        for name, (n_rows, computed) in self._kept.items():
+        for name, n_rows in self._kept.items():
             host = self._rows[name][:n_rows]
             # Reading the moments waits for the device, and so for the copy before them.
             moments = self._moments[name].tolist()
-            statistics = _statistics(name, moments, host.numel(), computed, self._dtype)
+            statistics = _statistics(name, moments, host.numel(), self._dtype)
             bits = host.view(torch.uint16) if self._dtype == "bfloat16" else host
             storable[name] = bits.numpy(), statistics
         return storable
@@ -147,15 +148,10 @@ def _pages(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
     return torch.frombuffer(pages, dtype=dtype, count=n_values).view(shape)
 
 
-def _statistics(
-    name: str, moments: list[float], count: int, computed: torch.dtype, dtype: str
-) -> Statistics:
+def _statistics(name: str, moments: list[float], count: int, dtype: str) -> Statistics:
     low, high, mean, total = moments
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise PermafrostError(
-            f"the backbone produced a non-finite activation in {name} (computed in {computed}); nothing "
-            f"of this segment was stored. Compute in a wider type: --dtype float32"
-        )
+        raise NonFiniteError(name)
     limit = torch.finfo(getattr(torch, dtype)).max
     largest = max(abs(low), abs(high))
     if largest > limit:

@@ -1,5 +1,6 @@
 """Output projections of a backbone, stored with its features so that aligned aggregations never load it."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,23 +50,48 @@ def write_projection(
     """
     weight_path, bias_path = _paths(store, block)
     check()
-    write_projection_groups(store)
+    _write_groups(_groups(store, [weight_path] if bias is None else [weight_path, bias_path]))
     if bias is not None:
-        _write_array(bias_path, block, bias, has_bias=False, check=check)
+        _write_array(bias_path, block, bias, has_bias=None, check=check)
     _write_array(weight_path, block, weight, has_bias=bias is not None, check=check)
 
 
 def projection_groups(store: FeatureStore) -> list[Path]:
     """Metadata of the Zarr groups that hold projections."""
-    root = store.zarr_path / "projections"
-    return [g / "zarr.json" for g in (root, root / "o_proj", root / "o_proj_bias")]
+    return _groups(store, [path.parent for path in _metadata_paths(store)])
 
 
 def write_projection_groups(store: FeatureStore) -> None:
     """Write the metadata of these groups."""
-    for path in projection_groups(store):
+    _write_groups(projection_groups(store))
+
+
+def _groups(store: FeatureStore, arrays: Sequence[Path]) -> list[Path]:
+    root = store.zarr_path / "projections"
+    return [group / "zarr.json" for group in (root, *sorted({path.parent for path in arrays}))]
+
+
+def _write_groups(groups: Sequence[Path]) -> None:
+    for path in groups:
         if not is_there(path):
             rewrite(path, json_bytes(ZARR_GROUP))
+
+
+def _metadata_paths(store: FeatureStore) -> list[Path]:
+    return sorted((store.zarr_path / "projections").glob("o_proj*/[0-9]*/zarr.json"))
+
+
+def renew_metadata(store: FeatureStore, check: Callable[[], None] = lambda: None) -> None:
+    """Write the metadata of earlier versions as this one does; the numbers stay. `check` as for
+    `write_projection`."""
+    for path in _metadata_paths(store):
+        # What is damaged is for `verify` to tell of.
+        with contextlib.suppress(LookupError, TypeError, ValueError, CorruptDataError):
+            found = read_json(path)
+            today, earlier = _forms(found)
+            if found == earlier:
+                check()
+                write_json(path, today)
 
 
 def read_projection(
@@ -106,9 +132,10 @@ def _write_array(
     block: int,
     values: NDArray[np.float32],
     *,
-    has_bias: bool,
+    has_bias: bool | None,
     check: Callable[[], None],
 ) -> None:
+    """`has_bias` is None of a bias itself."""
     raw = np.ascontiguousarray(values, dtype="<f4").tobytes()
     crc = crc32c(raw)
     check()
@@ -123,14 +150,19 @@ def _chunk_path(path: Path, shape: Sequence[int]) -> Path:
     return path.joinpath("c", *("0" for _ in shape))
 
 
-def _seal(shape: Sequence[int], has_bias: bool, block: int, crc: int) -> dict[str, Any]:
+def _seal(shape: Sequence[int], has_bias: bool | None, block: int, crc: int) -> dict[str, Any]:
     """Ties a projection's metadata to its numbers, as data followed by its own crc32c would match any block's
     metadata. Projections of earlier versions have none."""
     known = {"block": block, "chunk_crc32c": crc}
-    return {**known, "checksum": digest({**known, "shape": list(shape), "has_bias": has_bias})}
+    return {**known, "checksum": digest({**known, "shape": list(shape), **_mark(has_bias)})}
 
 
-def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
+def _mark(has_bias: bool | None) -> dict[str, bool]:
+    """Of a weight. A lost bias would otherwise look like a projection that has none."""
+    return {} if has_bias is None else {"has_bias": has_bias}
+
+
+def _metadata(shape: Sequence[int], has_bias: bool | None) -> dict[str, Any]:
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -138,47 +170,60 @@ def _metadata(shape: Sequence[int], has_bias: bool) -> dict[str, Any]:
         "data_type": "float32",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0.0,
+        "fill_value": "NaN",
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-        # A lost bias would otherwise look like a projection that has none.
-        "attributes": {"logical_dtype": "float32", "has_bias": has_bias},
+        "attributes": {"logical_dtype": "float32", **_mark(has_bias)},
         "dimension_names": ["d_heads", "d_model"][-len(shape) :],
     }
+
+
+def _forms(document: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata of a projection's shape, bias and seal, as this version writes it and as earlier ones did,
+    which filled missing numbers with zeros and said of a bias that it has none.
+
+    Raises:
+        LookupError, TypeError, ValueError: there are no such things in `document`.
+    """
+    shape, attributes = tuple(document["shape"]), document["attributes"]
+    has_bias = None if len(shape) == 1 else attributes["has_bias"]
+    today = _metadata(shape, has_bias)
+    earlier = {**_metadata(shape, bool(has_bias)), "fill_value": 0.0}
+    if "checksum" in attributes:
+        block, crc = attributes["block"], attributes["chunk_crc32c"]
+        today["attributes"] |= _seal(shape, has_bias, block, crc)
+        earlier["attributes"] |= _seal(shape, bool(has_bias), block, crc)
+    return today, earlier
 
 
 def is_metadata(document: Any) -> bool:
     """Whether this is the metadata of a projection, as it was written."""
     try:
-        shape, attributes = tuple(document["shape"]), document["attributes"]
-        expected = _metadata(shape, attributes["has_bias"])
-        if "checksum" in attributes:
-            block, crc = attributes["block"], attributes["chunk_crc32c"]
-            expected["attributes"] |= _seal(shape, attributes["has_bias"], block, crc)
+        return document in _forms(document)
     except (LookupError, TypeError, ValueError):
         return False
-    return document == expected
 
 
 def _read_array(path: Path, block: int) -> tuple[NDArray[np.float32], bool]:
-    """Values, and whether they have a bias. Not read through Zarr, which reads a missing chunk as zeros."""
+    """Values, and whether they have a bias. Not read through Zarr, for which a missing chunk is no error."""
     try:
         found = read_json(path / "zarr.json")
-        shape, has_bias = tuple(found["shape"]), found["attributes"]["has_bias"]
+        forms, shape = _forms(found), tuple(found["shape"])
         fetch_missing([_chunk_path(path, shape)])
         content = read_whole(_chunk_path(path, shape))
         values = np.frombuffer(content[:-4], dtype="<f4").reshape(shape)
     except (LookupError, TypeError, ValueError, OSError, CorruptDataError) as error:
         raise CorruptDataError(f"{_damaged(path)}: {error}") from error
-    crc, expected = crc32c(content[:-4]), _metadata(shape, has_bias)
-    if "checksum" in found["attributes"]:
-        expected["attributes"] |= _seal(shape, has_bias, block, crc)
-    if found != expected:
+    crc, attributes = crc32c(content[:-4]), found["attributes"]
+    is_of_these = "checksum" not in attributes or (
+        (attributes["block"], attributes["chunk_crc32c"]) == (block, crc)
+    )
+    if found not in forms or not is_of_these:
         raise CorruptDataError(
             f"{_damaged(path)}: its zarr.json is not what was written for these numbers"
         )
     if crc != int.from_bytes(content[-4:], "little"):
         raise CorruptDataError(f"{_damaged(path)}: its checksum does not match")
-    return values, has_bias
+    return values, attributes.get("has_bias", False)
 
 
 def _damaged(path: Path) -> str:

@@ -77,25 +77,28 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
     """
     path = record_path(root)
     try:
-        record = parse_record(path, advice(root))
+        record = parse_record(path)
         _require_checksum(root, record)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{error}{_record_advice(root)}") from error
     except FileNotFoundError as error:
         if not has_record(root):
             raise NotFoundError(
                 f"there is no feature store at {root} (no {RECORD}); see 'permafrost ls'"
             ) from error
-        raise CorruptDataError(f"{public_name(path)} is gone{advice(root)}") from error
+        raise CorruptDataError(f"{public_name(path)} is gone{_record_advice(root)}") from error
     _require_possible(root, record)
     if expect is not None:
         require_same(record.identity, expect, str(root))
     if record.identity.store_id != record.store_id:
         raise CorruptDataError(
             f"{public_name(path)} says store_id {record.store_id}, but its identity has the digest "
-            f"{record.identity.store_id}; the file was changed by hand{advice(root)}"
+            f"{record.identity.store_id}; the file was changed by hand{_record_advice(root)}"
         )
     if record.store_id != root.name:
         raise CorruptDataError(
-            f"{public_name(path)} is of store {record.store_id}, its folder is {root.name}{advice(root)}"
+            f"{public_name(path)} is of store {record.store_id}, its folder is {root.name}"
+            f"{_record_advice(root, record.store_id)}"
         )
     return record
 
@@ -110,7 +113,7 @@ def _require_checksum(root: Path, record: StoreRecord) -> None:
         if parse_record(copy_path(root)) == record:
             return
     raise CorruptDataError(
-        f"{record_path(root)} has lost its checksum and is not what {copy_path(root)} says{advice(root)}"
+        f"{record_path(root)} has lost its checksum and is not what {copy_path(root)} says"
     )
 
 
@@ -123,7 +126,7 @@ def _require_possible(root: Path, record: StoreRecord) -> None:
     except InputError as error:
         wrong = str(error)
     if wrong is not None:
-        raise CorruptDataError(f"{record_path(root)} is damaged: {wrong}{advice(root)}")
+        raise CorruptDataError(f"{record_path(root)} is damaged: {wrong}{_record_advice(root)}")
 
 
 def has_record(root: Path) -> bool:
@@ -141,24 +144,26 @@ def read_copy(root: Path) -> StoreRecord | None:
         CorruptDataError: it is damaged.
     """
     path = copy_path(root)
-    return parse_record(path, advice(root)) if is_there(path) else None
+    if not is_there(path):
+        return None
+    try:
+        return parse_record(path)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{error}{advice(root)}") from error
 
 
-def parse_record(path: Path, hint: str = "") -> StoreRecord:
+def parse_record(path: Path) -> StoreRecord:
     """Parse a file as a record, and check its checksum.
 
     Raises:
         InputError: it has another format version.
         CorruptDataError: it is damaged.
     """
-    try:
-        fields, _ = read_sealed(path)
-    except CorruptDataError as error:
-        raise CorruptDataError(f"{error}{hint}") from error
+    fields, _ = read_sealed(path)
     if fields.get("format") != FORMAT:
         raise CorruptDataError(
             f"{public_name(path)} is damaged: its format is {quoted(fields.get('format'))}, a store's record "
-            f"has {quoted(FORMAT)}{hint}"
+            f"has {quoted(FORMAT)}"
         )
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
@@ -172,10 +177,23 @@ def parse_record(path: Path, hint: str = "") -> StoreRecord:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptDataError(
-            f"{public_name(path)} is damaged: {where}: {first['msg']}{hint}"
+            f"{public_name(path)} is damaged: {where}: {first['msg']}"
         ) from error
 
 
+def _record_advice(root: Path, store_id: str | None = None) -> str:
+    """End of every message about a damaged record; `store_id` is that of the record, if it can be read. The
+    copy is what `repair` would put in its place, so a copy of another store says whose folder this was."""
+    with contextlib.suppress(CorruptDataError, InputError, OSError):
+        store_id = parse_record(copy_path(root)).store_id
+    if store_id in (None, root.name):
+        return advice(root)
+    return (
+        f"; the folder was copied or renamed: rename it to {store_id}, or delete it if there is one of that "
+        "name"
+    )
+
+
 def advice(root: Path) -> str:
-    """End of every message about a damaged record."""
+    """End of every message about damage that `repair` mends from a copy."""
     return f"; 'permafrost repair {root.name[:12]}' writes it again"

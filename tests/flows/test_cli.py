@@ -16,7 +16,7 @@ from permafrost.flows.records.runs import read_run, run_path, write_run
 from permafrost.storage.features.receipts import receipt_path
 from permafrost.storage.features.store import all_stores
 from tests.flows.conftest import tiny_experiment
-from tests.storage.small_store import flip, snapshot
+from tests.storage.small_store import filled_store, flip, snapshot
 
 TEXTS = ["the deep lake freezes slowly", "ice", "snow melts", "ice"]
 
@@ -146,7 +146,7 @@ def test_run_says_that_everything_was_reused(finished: Cli, experiment_file: Pat
     assert sum(again["reused"].values()) == 41
     changed = finished("run", str(experiment_file), *serially, "--set", "methods.GLOT.head.tau=0.5")
     assert "computed: 8 fit, 4 choose, 4 score, 1 report" in changed
-    assert " s, run tiny@4. Report:" in changed
+    assert " s with starting, run tiny@4. Report:" in changed
     runs = finished.json("runs")["runs"]
     assert [sum(run["ended"]["computed"].values()) for run in runs] == [41, 0, 0, 17]
     assert [run["overrides"] for run in runs[2:]] == [[], ["methods.GLOT.head.tau=0.5"]]
@@ -186,6 +186,20 @@ def test_why_names_what_differs(finished: Cli, experiment_file: Path) -> None:
     assert latest[0]["why"].startswith("new: no earlier score of ")
 
 
+def test_why_of_what_is_no_artifact_says_what_it_is(cli: Cli) -> None:
+    begins = filled_store(cli.home, 5).store.store_id[:8]
+    assert "nothing of stage 'fit' has been published" in cli("why", "fit", code=2)
+    for name in (begins, f"features/{begins}"):
+        assert f"'{name}' is a feature store" in cli("why", name, code=2)
+    assert "no artifact begins with '0123'" in cli("why", "0123", code=2)
+
+
+def test_layers_of_an_extraction_are_named_in_what_is_captured(cli: Cli, texts: Path) -> None:
+    said = cli("extract", str(texts), "--layers", "half", code=2)
+    assert "No such option: --layers; layers belong to" in said
+    assert "--capture hidden=half" in said
+
+
 def test_verify_finds_and_repair_mends_a_flipped_byte(finished: Cli) -> None:
     assert "every checksum" in finished("verify")
     store = all_stores(finished.home)[0]
@@ -209,7 +223,9 @@ def test_a_damaged_record_of_a_store_or_a_run_is_named_and_stops_gc(finished: Cl
         at = whole.index(field) + len(field)
         path.write_bytes(whole[:at] + b"9" + whole[at + 1 :])
         assert f"{path.name} is damaged: its checksum" in finished("verify", code=1)
-        assert "is damaged" in finished("gc", code=1)
+        stopped = finished("gc", code=1)
+        assert "is damaged" in stopped
+        assert "Nothing was removed" in stopped
         if path == run:
             path.write_bytes(whole)
         assert "no cell to compute again" in finished("repair", store.store_id[:10])

@@ -84,7 +84,7 @@ def test_export_says_which_form_and_why(cli: Cli, folder: Callable[[str], Path])
     reader = open_reader(home.store, "hidden/2", digests, budget_bytes=1 << 20)
     (_, rows), *_ = reader.in_order(len(TEXTS))
     assert np.abs(model.encode(TEXTS) - written).max() <= 2.0**-11 * np.abs(rows.data).max()
-    said = cli("export", glot, "-o", str(out / "glot"))
+    said = cli("export", glot, str(out / "glot"))
     assert "module form, width 48" in said
     assert "since sentence-transformers has no pooling like a head of kind 'glot'" in said
     assert said.endswith(str(out / "glot"))
@@ -107,7 +107,10 @@ def test_wrong_exports_are_told_with_exit_code_2(
     for arguments, says in cases.items():
         assert says in cli("export", *arguments, "-o", str(tmp_path / "out"), code=2)
         assert not (tmp_path / "out").exists()
-    assert "is not empty" in cli("export", artifact, "-o", str(cli.home), code=2)
+    assert "is not empty" in cli("export", artifact, str(cli.home), code=2)
+    assert "no folder to write is named" in cli("export", artifact, code=2)
+    said = cli("export", artifact, "one", "-o", "two", code=2)
+    assert "two folders to write are named, 'one' and -o 'two'" in said
     (tmp_path / "working").mkdir()
     monkeypatch.chdir(tmp_path / "working")
     for here in (".", "sub/.."):

@@ -1,18 +1,23 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 
+from permafrost.storage.durable import json_bytes, read_json
 from permafrost.storage.errors import CorruptDataError, NotFoundError
 from permafrost.storage.features.projections import (
     drop_projection,
     has_projection,
     read_projection,
+    renew_metadata,
     stored_projections,
     write_projection,
 )
 from permafrost.storage.features.store import FeatureStore
+from permafrost.storage.features.verification import verify
+from permafrost.storage.progress import SilentProgress
 from tests.storage.small_store import flip, new_store
 
 RNG = np.random.default_rng(0)
@@ -46,6 +51,48 @@ def test_zarr_reads_a_projection_by_name(store: FeatureStore) -> None:
     assert np.array_equal(found[...], WEIGHT)
     assert found.metadata.dimension_names == ("d_heads", "d_model")  # type: ignore[union-attr]
     assert np.array_equal(group["projections/o_proj_bias/3"][...], BIAS)  # type: ignore[index]
+
+
+def test_missing_numbers_of_a_projection_are_no_numbers(store: FeatureStore) -> None:
+    write_projection(store, 1, WEIGHT, BIAS)
+    for name in ("o_proj/1", "o_proj_bias/1"):
+        shutil.rmtree(store.zarr_path / "projections" / name / "c")
+        found = zarr.open_array(store.zarr_path / "projections" / name, mode="r")
+        assert np.isnan(np.asarray(found[...])).all()
+
+
+def test_only_a_weight_says_whether_it_has_a_bias(store: FeatureStore) -> None:
+    write_projection(store, 2, WEIGHT, None)
+    root = store.zarr_path / "projections"
+    assert not (root / "o_proj_bias").exists()
+    write_projection(store, 1, WEIGHT, BIAS)
+    attributes = {
+        name: read_json(root / name / "zarr.json")["attributes"]
+        for name in ("o_proj/1", "o_proj_bias/1", "o_proj/2")
+    }
+    assert attributes["o_proj/1"]["has_bias"]
+    assert not attributes["o_proj/2"]["has_bias"]
+    assert "has_bias" not in attributes["o_proj_bias/1"]
+    del attributes["o_proj/2"]["has_bias"]
+    path = root / "o_proj" / "2" / "zarr.json"
+    path.write_bytes(json_bytes({**read_json(path), "attributes": attributes["o_proj/2"]}))
+    with pytest.raises(CorruptDataError, match="has_bias"):
+        read_projection(store, 2)
+
+
+def test_metadata_of_an_earlier_version_are_read_and_renewed(tmp_path: Path) -> None:
+    (old,) = (Path(__file__).parents[2] / "formats" / "v1" / "features").glob("efe5*")
+    shutil.copytree(old, tmp_path / "features" / old.name)
+    store = FeatureStore.open(tmp_path / "features" / old.name)
+    weight, bias = read_projection(store, 1)
+    assert bias is not None
+    renew_metadata(store)
+    for name in ("o_proj/1", "o_proj_bias/1"):
+        found = zarr.open_array(store.zarr_path / "projections" / name, mode="r")
+        assert np.isnan(found.fill_value)
+    assert verify(store, SilentProgress()) == []
+    for before, now in zip((weight, bias), read_projection(store, 1), strict=True):
+        assert np.array_equal(before, now)  # type: ignore[arg-type]
 
 
 def test_a_projection_that_is_not_stored_is_refused_with_what_to_do(store: FeatureStore) -> None:
