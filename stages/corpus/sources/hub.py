@@ -242,7 +242,7 @@ def _part_of_saved(folder: Path, split: str) -> Any:
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})
     if split in saved:
         return saved[split]
-    n_rows = {name: len(one) for name, one in saved.items()}
+    n_rows = {str(name): len(one) for name, one in saved.items()}
     kept = [saved[name].select(rows) for name, rows in parts_of(split, n_rows)]
     return kept[0] if len(kept) == 1 else datasets.concatenate_datasets(kept)
 
