@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from permafrost.stages.extraction.capture import ArrayName
 from permafrost.storage.errors import InputError, NotFoundError
+from permafrost.storage.features.layout import SPAN, TEXT_OF_TOKEN, TOKEN_IDS
 from permafrost.storage.features.store import FeatureStore, all_stores
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import public_name
+
+_OF_TOKENS = tuple(spec.name for spec in (TOKEN_IDS, SPAN, TEXT_OF_TOKEN))
+"""Arrays of every store."""
 
 
 def holding_store(
@@ -16,13 +21,15 @@ def holding_store(
 
     Raises:
         NotFoundError: none does.
-        InputError: several do, or the name of the array is no text.
+        InputError: several do, or it is no name of an array.
     """
     if not isinstance(array, str):
         raise InputError(
             f"array is {quoted(array)}, of type {type(array).__name__}; give the name of an array, such as "
             "'hidden/6'"
         )
+    if array not in _OF_TOKENS:
+        _require_captured(array)
     stores = [s for s in all_stores(home) if s.store_id.startswith(store or "")]
     beyond = bool(stores) and all(_is_beyond_blocks(array, s) for s in stores)
     if beyond and not any(_holds(s, array, digests) for s in stores):
@@ -49,6 +56,13 @@ def holding_store(
             f"{array} of all {len(digests)} texts{nearest}; extract them first"
         )
     return holding[0]
+
+
+def _require_captured(array: str) -> None:
+    try:
+        ArrayName.parse(array)
+    except InputError as error:
+        raise InputError(f"{error}; every store has {', '.join(_OF_TOKENS)} besides") from None
 
 
 def _is_beyond_blocks(array: str, store: FeatureStore) -> bool:

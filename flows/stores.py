@@ -1,13 +1,14 @@
 """The feature stores of an experiment: one per recipe, or one per prompt of an ensemble."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
 from permafrost.flows.evaluations import evaluation_texts, instructed_recipes, texts_name
 from permafrost.flows.experiment import DEFAULT_RECIPE, Experiment
 from permafrost.flows.recipes import recipe_on
-from permafrost.stages.extraction.capture import ArrayName, in_order, meant_by
+from permafrost.stages.extraction.capture import ArrayName, in_order, meant_by, parse_capture
 from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
@@ -104,18 +105,20 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
     elsewhere = experiment.fitted_elsewhere
     for name, method in experiment.methods.items():
         on = method.adapted_backbone
-        reads = [*method.reads(sizes).items()]
-        if on is not None:
-            # What it reads of the experiment's own backbone is in `capture`.
-            reads += [(recipe, method.captured()) for recipe in method.recipes().values()]
-            for array in method.captured():
-                ArrayName.parse(array).require(sizes)
+        with _named(f"methods.{name}"):
+            reads = [*method.reads(sizes).items()]
+            if on is not None:
+                # What it reads of the experiment's own backbone is in `capture`.
+                reads += [(recipe, method.captured()) for recipe in method.recipes().values()]
+                for array in method.captured():
+                    ArrayName.parse(array).require(sizes)
         for recipe, arrays in ((recipe_on(own, on), arrays) for own, arrays in reads):
             need(recipe).arrays.update(arrays)
             need(recipe).tasks.update(experiment.tasks_of(name))
             need(recipe).tasks.update(task for other, task in elsewhere if other == name)
-    for pretraining in experiment.pretrainings.values():
-        need(pretraining.latents.recipe).arrays.update(pretraining.latents.arrays(sizes))
+    for name, pretraining in experiment.pretrainings.items():
+        with _named(f"pretrainings.{name}"):
+            need(pretraining.latents.recipe).arrays.update(pretraining.latents.arrays(sizes))
         need(pretraining.latents.recipe).tasks.update(pretraining.tasks)
     for probe in experiment.probes.values():
         if read := probe.reads(sizes):
@@ -127,6 +130,15 @@ def _needs(experiment: Experiment, base: ResolvedBackbone) -> Mapping[str, _Need
             need(on).arrays.update(cell.method.vector_arrays(sizes))
             need(on).tasks.add(texts_name(cell.task, role))
     return needs
+
+
+@contextmanager
+def _named(entry: str) -> Generator[None]:
+    """Errors say which entry of the experiment asks for what the backbone has not."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{entry}: {error}") from error
 
 
 def _single_store_recipes(experiment: Experiment) -> set[str]:
@@ -156,8 +168,10 @@ def _require_captured(experiment: Experiment, captured: set[str], sizes: Backbon
                         f"method {quoted(name)} reads {array}, which is how 'capture' names it; its layer is "
                         f"the name of the array: write layer: {meant}"
                     )
+                last = parse_capture("hidden=last").arrays(sizes)[0]
+                read = f"{array} (hidden/last is the same)" if array == last else array
                 there = f"only {', '.join(sorted(captured))}" if captured else "nothing"
                 raise InputError(
-                    f"method {quoted(name)} reads {array}, but the experiment captures {there}; add it to "
+                    f"method {quoted(name)} reads {read}, but the experiment captures {there}; add it to "
                     "'capture' or change the method's layer"
                 )

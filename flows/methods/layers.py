@@ -35,7 +35,7 @@ from permafrost.stages.metrics.records import Role
 from permafrost.stages.scoring.similarity import SimilarityConfig
 from permafrost.storage.artifacts import Draft
 from permafrost.storage.errors import InputError
-from permafrost.storage.keys import to_plain
+from permafrost.storage.keys import digest, to_plain
 from permafrost.storage.progress import Progress
 from permafrost.storage.quoting import quoted
 
@@ -103,7 +103,7 @@ class LayersMethod(EvaluatedMethod):
     is the same, but its key is another."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted field to candidate values, as `head.encoders.late`, `lr` or `latents.layers`; the best on dev is
-    kept. Every combination is a fit of its own."""
+    kept. Every combination is a fit of its own; those that read the same layers by other names are one."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
 
@@ -177,7 +177,7 @@ class LayersMethod(EvaluatedMethod):
         return {self.latents.recipe: self._arrays(sizes)}
 
     def _arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        tried = self.candidates(0).values()
+        tried = self._different(0, sizes).values()
         return in_order({array for one in tried for array in one.latents.arrays(sizes)})
 
     def role_on(self, task: CorpusConfig | None) -> Role:
@@ -209,6 +209,18 @@ class LayersMethod(EvaluatedMethod):
         fields = {name: getattr(fit, name) for name in PairFitConfig.model_fields}
         return pair_candidates(LayersCandidate(**fields, latents=self.latents), self.grid)
 
+    def _different(self, seed: int, sizes: BackboneSizes) -> dict[str, LayersCandidate]:
+        """The candidates, of those that are the same fit the first: `last` and `-1` may be one block."""
+        found: dict[str, tuple[str, LayersCandidate]] = {}
+        for name, candidate in self.candidates(seed).items():
+            try:
+                reads = candidate.latents.arrays(sizes)
+            except InputError as error:
+                raise InputError(f"grid.{error}" if _LAYERS in self.grid else str(error)) from error
+            fit = digest({"fit": to_plain(candidate.fit), "reads": [*reads]})
+            found.setdefault(fit, (name, candidate))
+        return dict(found.values())
+
     def fit_nodes(self, cell: Cell) -> tuple[Node, ...]:
         """A pair head for each candidate, trained on the train pairs of a task, and the choice among them."""
         upstream = cell.upstream
@@ -225,7 +237,7 @@ class LayersMethod(EvaluatedMethod):
             }
         label = f"{cell.method} · {cell.task} · seed {cell.seed}"
         fits: list[Node] = []
-        for name, candidate in self.candidates(cell.seed).items():
+        for name, candidate in self._different(cell.seed, upstream.sizes).items():
             latents = candidate.latents
             read = cell.reading(latents.recipe, latents.arrays(upstream.sizes))
             fits.append(
@@ -247,7 +259,7 @@ class LayersMethod(EvaluatedMethod):
         sizes = cell.upstream.sizes
         read = cell.reading(self.latents.recipe, self._arrays(sizes))
         head = Input(name="head", ref=fitted.id, loader=loaders.LAYERS_SCORE)
-        tried = [one.latents for one in self.candidates(cell.seed).values()]
+        tried = [one.latents for one in self._different(cell.seed, sizes).values()]
         layers = [{"layers": one.layers, "arrays": one.arrays(sizes)} for one in tried]
         return ScoreLayers.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",

@@ -11,6 +11,7 @@ from permafrost.flows.nodes.reading import arrays_of, readers
 from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.stages.extraction.capture import CaptureItem, LayersText, checked_layers, in_order
 from permafrost.stages.extraction.sizes import BackboneSizes
+from permafrost.storage.errors import InputError
 
 
 class Latents(BaseModel):
@@ -34,11 +35,14 @@ class Latents(BaseModel):
         """Pooled arrays, one per layer.
 
         Raises:
-            InputError: a layer that the backbone does not have.
+            InputError: a layer that the backbone does not have; the message begins with the field.
         """
         layers = f"1-{sizes.n_layers}" if self.layers == "all" else self.layers
         item = CaptureItem(what="hidden", layers=layers, at=self.at)
-        return in_order(name.text for name in item.names(sizes))
+        try:
+            return in_order(name.text for name in item.names(sizes))
+        except InputError as error:
+            raise InputError(f"latents.layers: {error}") from error
 
 
 def latents(node: Node, context: RunContext, corpus: str = "corpus") -> np.ndarray:

@@ -54,17 +54,24 @@ def with_names(
     return made
 
 
-def typed(parts: Sequence[pa.Table], labels: Iterable[str]) -> list[pa.Table]:
-    """Tables of several files that were read as text, with labels as csv files with them would have them.
+def typed(part: pa.Table, labels: Iterable[str]) -> pa.Table:
+    """A table that was read as text, with labels as a csv file with them would have them.
 
     Args:
-        parts: a table for each file, without nulls in the columns of labels.
+        part: without nulls in the columns of labels.
         labels: names of columns.
     """
-    guessed = [_guessed(part, labels := list(labels)) for part in parts]
-    return with_names(
-        guessed, labels, lambda name: [pc.utf8_trim_whitespace(part.column(name)) for part in parts]
-    )
+    guessed = _guessed(part, names := list(labels))
+    return with_names([guessed], names, lambda name: [_trimmed(part, name)])[0]
+
+
+def with_written(table: pa.Table, read: pa.Table, name: str) -> pa.Table:
+    """A table with a column as it stands in the one that was read as text, without spaces around it."""
+    return table.set_column(table.schema.get_field_index(name), name, _trimmed(read, name))
+
+
+def _trimmed(read: pa.Table, name: str) -> pa.ChunkedArray:
+    return pc.utf8_trim_whitespace(read.column(name))
 
 
 def _guessed(part: pa.Table, names: Iterable[str]) -> pa.Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from permafrost.stages.corpus.split_parts import prepared_part
 from permafrost.stages.corpus.table_files import file_sha256
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import digest
@@ -36,12 +37,14 @@ def read_split(folder: Path, name: str | None, split: str) -> Any:
 
     Raises:
         InputError: a data file lies outside the folder, or the folder changed while it was read.
+        ValueError: there is no such split, or a part of one has no rows.
     """
     import datasets
 
     kept = _prepared(folder, name)
     options = _as_text(datasets.load_dataset_builder(str(folder), name, cache_dir=kept))
-    return datasets.load_dataset(str(folder), name, split=split, cache_dir=kept, **options)
+    builder = datasets.load_dataset_builder(str(folder), name, cache_dir=kept, **options)
+    return prepared_part(builder, split)
 
 
 def is_untyped(folder: Path, name: str | None) -> bool:

@@ -1,7 +1,8 @@
 """Labels of several files, as of splits, in one type: csv and tsv have none, and each is read by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,14 +14,20 @@ from permafrost.stages.corpus.values import holds_text
 
 @dataclass(frozen=True)
 class Labelled:
-    """The table of a file, or of several that make one split, with a column of labels."""
+    """The table of a split with a column of labels."""
 
     table: pa.Table
-    path: Path
     label: str
     """The name of the column."""
-    how: TextFormat = USUAL
-    """It was read."""
+    written: Callable[[], pa.Table]
+    """Gives the table with the labels as the text that stands in csv or tsv; the same one for other files."""
+
+    @classmethod
+    def of_file(
+        cls, table: pa.Table, path: Path, label: str, how: TextFormat = USUAL
+    ) -> "Labelled":
+        """The table of a file, or of several that make one split, as it was read."""
+        return cls(table, label, partial(with_label_as_text, table, path, how, label))
 
     @property
     def is_text(self) -> bool:
@@ -30,8 +37,8 @@ class Labelled:
 
     @property
     def as_text(self) -> "Labelled":
-        """With the labels as the text that stands there, if the file is csv or tsv."""
-        return replace(self, table=with_label_as_text(self.table, self.path, self.how, self.label))
+        """With the labels as the text that stands there, if that is csv or tsv."""
+        return replace(self, table=self.written())
 
 
 def typed_alike(found: Sequence[Labelled]) -> list[Labelled]:

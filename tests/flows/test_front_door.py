@@ -185,6 +185,12 @@ def test_readers_of_stored_features(made: fitted_homes.Home, tiny_bert: Path) ->
         match=r"no hidden/9 in .* backbone has 3 blocks; hidden/3 is the last that can be extracted",
     ):
         home.reader("hidden/9", TEXTS)
+    for wrong in ("hiddn/9", "span/9", "token_ids/7", "hidden/x"):
+        says = (
+            f"'{wrong}' is not a captured array; names are hidden/K, .* every store has token_ids, "
+        )
+        with pytest.raises(permafrost.InputError, match=says):
+            home.reader(wrong, TEXTS)
     given = home.reader("hidden/2", (text for text in TEXTS[:3]), memory_bytes=1)
     _, again = next(pickle.loads(pickle.dumps(given)).in_order(3))
     assert np.array_equal(again.data, next(given.in_order(3))[1].data)

@@ -68,6 +68,32 @@ def test_a_capture_knows_it(model_type: str, hidden: str, tmp_path: Path) -> Non
     assert set(found) == {hidden, "pooled/values_mean/3", "attention_rows/3"}
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"methods": {"m": {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/last"}}},
+            r"'m' reads hidden/final \(hidden/last is the same\), but the experiment captures only",
+        ),
+        (
+            {"methods": {"m": {"kind": "linear", "layers": ["9"]}}},
+            r"^methods\.m: hidden=9 was asked for",
+        ),
+        (
+            {"pretrainings": {"p": {"task": "ratio 0.2", "latents": {"layers": "9"}}}},
+            r"^pretrainings\.p: latents\.layers: hidden=9 was asked for",
+        ),
+    ],
+)
+def test_who_asks_for_a_layer_that_is_not_there_is_named(
+    change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    save_model("llama", tmp_path / "backbone")
+    content = tiny_experiment(tmp_path / "backbone") | {"capture": "hidden=1@tokens"} | change
+    with pytest.raises(InputError, match=says):
+        build_graph(load_experiment(content))
+
+
 def keys_of_layers(backbone: Path, minus_two: str, last_two: str) -> dict[str, str]:
     content: dict[str, Any] = tiny_experiment(backbone)
     content["capture"] = f"hidden={minus_two}@tokens"

@@ -141,7 +141,11 @@ def test_dev_chooses_the_layers_that_a_head_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"chosen.grid": "{latents.layers: ['9']}"}, "hidden=9"),
+        (
+            {"chosen.grid": "{latents.layers: ['9']}"},
+            "methods.chosen: grid.latents.layers: hidden=9 was asked for, but this gpt2",
+        ),
+        ({"one.latents.layers": "3-2"}, "methods.one: latents.layers: hidden=3-2 was asked for"),
         ({"chosen.grid": "{latents.layers: [abc]}"}, "'abc' is not a layer; write all, half, last"),
         (
             {"one.latents.layers": "'1,'"},
@@ -176,6 +180,29 @@ def test_layers_that_a_grid_cannot_try_are_refused(
             path, tmp_path / "home", [f"methods.{field}={value}" for field, value in change.items()]
         )
     assert says in str(caught.value)
+
+
+def test_names_of_the_same_layers_are_one_candidate(tmp_path: Path) -> None:
+    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
+    document: dict[str, Any] = {
+        "name": "layers-grid",
+        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
+        "tasks": {"pairs": graded_task(tmp_path, 40)},
+        "methods": {
+            "one": {"kind": "layers", "head": head, "grid": {"latents.layers": ["-1", 3, "3, 3"]}},
+            "two": {
+                "kind": "layers",
+                "head": head,
+                "grid": {"latents.layers": ["last", "-1", "3", "2-3", "2,3"]},
+            },
+        },
+    }
+    nodes = look(write(tmp_path / "experiment.yaml", document), tmp_path / "home").nodes
+    fitted = {name: nodes.fits[name, "pairs", 0] for name in ("one", "two")}
+    assert fitted["one"].label.endswith("latents.layers -1"), "a fit, and no choice"
+    assert len(fitted["two"].inputs_named("candidate")) == 3
+    found = nodes.scores["two", "pairs", 0].run_facts["candidates"]
+    assert [candidate["layers"] for candidate in found] == ["last", "-1", "2-3"]
 
 
 def config(**fields: Any) -> PairFitConfig:

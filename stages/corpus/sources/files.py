@@ -88,7 +88,7 @@ class FilesCorpus(ColumnsSource):
             table = read_columns(path, *columns, how=how)
             tables.append(table)
             tasks.append(task)
-            labelled += [Labelled(table, path, name, how) for name in task.class_columns]
+            labelled += [Labelled.of_file(table, path, name, how) for name in task.class_columns]
         if labelled:
             tables = [one.table for one in typed_alike(labelled)]
         return [

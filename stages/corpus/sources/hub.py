@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,11 +10,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from permafrost.stages.corpus.columns import TaskColumns
-from permafrost.stages.corpus.csv_labels import typed
+from permafrost.stages.corpus.csv_labels import typed, with_written
 from permafrost.stages.corpus.dataset_folder import folder_digest, is_untyped, read_split
+from permafrost.stages.corpus.label_types import Labelled, typed_alike
 from permafrost.stages.corpus.names import require_columns
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.source import ColumnsSource, test_part
+from permafrost.stages.corpus.split_parts import parts_of, prepared_part
 from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 from permafrost.storage.quoting import quoted
@@ -89,14 +92,25 @@ class HubCorpus(ColumnsSource):
             tasks.append(task)
             tables.append(table)
             declared.append(next((names[c] for c in task.label_columns if c in names), None))
-        if (labels := tasks[0].label_columns) and _is_untyped(self.path, self.config):
-            tables = typed(tables, labels)
+        if tasks[0].label_columns and _is_untyped(self.path, self.config):
+            tables = _with_typed_labels(tables, tasks)
         return [
             self.sampled(task.rows(table, split, where, classes))
             for task, table, split, where, classes in zip(
                 tasks, tables, self.splits, places, declared, strict=True
             )
         ]
+
+
+def _with_typed_labels(read: Sequence[pa.Table], tasks: Sequence[TaskColumns]) -> list[pa.Table]:
+    """Tables that were read as text, with labels as those of csv files, one for each split."""
+    tables = [typed(table, task.label_columns) for table, task in zip(read, tasks, strict=True)]
+    labelled = [
+        Labelled(table, name, partial(with_written, table, as_read, name))
+        for table, as_read, task in zip(tables, read, tasks, strict=True)
+        for name in task.class_columns
+    ]
+    return [one.table for one in typed_alike(labelled)] if labelled else tables
 
 
 def source_identity(path: str, revision: str) -> dict[str, str]:
@@ -197,7 +211,7 @@ def _load(path: str, config: str, revision: str, split: str) -> Any:
         return _part_of_saved(folder, split)
     if folder.is_dir():
         return read_split(folder, name, split)
-    return datasets.load_dataset(path, name, split=split, revision=revision)
+    return prepared_part(datasets.load_dataset_builder(path, name, revision=revision), split)
 
 
 def _is_saved(folder: Path) -> bool:
@@ -228,22 +242,8 @@ def _part_of_saved(folder: Path, split: str) -> Any:
         saved = datasets.DatasetDict({str(saved.split or "train"): saved})
     if split in saved:
         return saved[split]
-    # A slice, or several splits one after the other, as load_dataset reads them.
-    lengths = {name: len(one) for name, one in saved.items()}
-    try:
-        parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
-    except (ValueError, AssertionError) as error:
-        names = ", ".join(map(quoted, saved))
-        raise ValueError(f"its splits are {names} ({error})") from error
-    kept: list[datasets.Dataset] = []
-    for part in parts:
-        n_rows = lengths[part.splitname]
-        if not (rows := range(n_rows)[part.from_ : part.to]):
-            raise ValueError(
-                f"{quoted(split)} selects no rows of {quoted(part.splitname)}, whose number of rows is "
-                f"{n_rows}"
-            )
-        kept.append(saved[part.splitname].select(rows))
+    n_rows = {str(name): len(one) for name, one in saved.items()}
+    kept = [saved[name].select(rows) for name, rows in parts_of(split, n_rows)]
     return kept[0] if len(kept) == 1 else datasets.concatenate_datasets(kept)
 
 

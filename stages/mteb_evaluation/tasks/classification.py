@@ -58,7 +58,7 @@ class ClassificationTask(LocalTask):
         parts = ("train", "test")
         opened = [open_labelled(self, holds, self.text, self.label) for holds in parts]
         alike = typed_alike(
-            [Labelled(table, Path(path), label) for table, _, label, path in opened]
+            [Labelled.of_file(table, Path(path), label) for table, _, label, path in opened]
         )
         for holds, found, (_, text, label, path) in zip(parts, alike, opened, strict=True):
             tables[holds] = {

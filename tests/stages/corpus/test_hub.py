@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from permafrost.stages.corpus.columns import Classification, Unlabelled
+from permafrost.stages.corpus.columns import Classification, Similarity, Unlabelled
 from permafrost.stages.corpus.sources import hub
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.sources.hub import HubCorpus, open_split
@@ -129,6 +129,9 @@ CSV_LABELS = {
     "one split": (["1", "2", "b", "10"], ["1", "2"]),
     "numbers": (["1", "2", "10", "2.0"], ["10", "1.0"]),
     "truth": (["True", "false", "True", "false"], ["true", "false"]),
+    "truth in digits": (["True", "False", "True", "False"], ["0", "1"]),
+    "a split's own zeros": (["1", "2", "1", "2"], ["01", "02"]),
+    "text elsewhere": (["01", "2", " b", "01"], ["01", "2"]),
     "quoted": (['a "x",\ny', "b", "b", "c"], ["b", "b"]),
 }
 
@@ -156,6 +159,14 @@ def test_labels_of_a_csv_folder_are_those_of_its_files(
         assert corpus.label_names == expected.label_names
         assert corpus.examples.equals(expected.examples)
         assert corpus.texts == expected.texts
+
+
+def test_the_split_whose_grades_are_no_numbers_is_named(tmp_path: Path) -> None:
+    (plain := tmp_path / "plain").mkdir()
+    (plain / "train.csv").write_text("text,text_pair,label\na,b,0.5\nc,d,1\n")
+    (plain / "test.csv").write_text("text,text_pair,label\na,b,2\nc,d,high\n")
+    with pytest.raises(InputError, match=r"of split 'test' of .* holds text \(row 2: 'high'\)"):
+        config(plain, {"train": "train", "test": "test"}, task=Similarity()).build()
 
 
 def test_labels_of_csv_may_differ_in_kind_between_splits(tmp_path: Path) -> None:
@@ -188,6 +199,14 @@ def test_a_folder_of_data_files_is_read_by_split_with_slices(folder: Path) -> No
     corpus = config(folder, {"train": "train[:3]", "test": "test"}).build()
     assert corpus.texts == ("a", "b", "c", "e", "f")
     assert corpus.label_names == ("0", "1")
+
+
+@pytest.mark.parametrize("theirs", ["train[3:2]", "train[9:]", "test+train[3:1]"])
+def test_a_slice_without_rows_of_a_folder_is_refused_with_their_number(
+    folder: Path, theirs: str
+) -> None:
+    with pytest.raises(InputError, match=r"\]' selects no rows of 'train', .* rows is 4$"):
+        config(folder, {"train": "train", "test": theirs}).build()
 
 
 def test_dev_can_come_from_train(folder: Path) -> None:
@@ -325,7 +344,7 @@ class Info:
 
 
 def test_a_branch_becomes_a_commit_in_the_facts_and_for_the_loader(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
     loaded: list[dict[str, Any]] = []
@@ -334,17 +353,23 @@ def test_a_branch_becomes_a_commit_in_the_facts_and_for_the_loader(
         asked.append((path, revision))
         return Info()
 
-    def load_dataset(path: str, name: str | None, **fields: Any) -> datasets.Dataset:
+    real = datasets.load_dataset_builder
+    (tmp_path / "repository").mkdir()
+    dataset([0, 1]).to_parquet(tmp_path / "repository" / "train.parquet")
+
+    def load_dataset_builder(path: str, name: str | None, **fields: Any) -> Any:
         loaded.append({"path": path, "name": name, **fields})
-        return dataset([0, 1])
+        return real(str(tmp_path / "repository"))
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_dataset_builder)
     some = config("owner/name", {"train": "train"}, config="small", revision="v1")
     assert some.facts()["source"] == {"path": "owner/name", "commit": COMMIT}
     assert some.build().label_names == ("positive", "negative")
     assert asked == [("owner/name", "v1")] * 2
-    assert loaded == [{"path": "owner/name", "name": "small", "split": "train", "revision": COMMIT}]
+    assert loaded == [{"path": "owner/name", "name": "small", "revision": COMMIT}]
+    with pytest.raises(InputError, match=r"'train\[1:0\]' selects no rows of 'train'"):
+        config("owner/name", {"train": "train[1:0]"}, revision=COMMIT).build()
 
 
 def test_a_commit_is_taken_without_asking_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
