@@ -25,7 +25,7 @@ from permafrost.flows.times import (
 from permafrost.flows.unread import unread_notes
 from permafrost.flows.why.explanation import Explanation, new_places
 from permafrost.flows.why.reasons import STORED, Reasons
-from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan
+from permafrost.stages.extraction.planning import ExtractionPlan, bytes_needed
 from permafrost.storage.errors import NotFoundError
 from permafrost.storage.quoting import counted, quoted
 from permafrost.storage.texts import each_once
@@ -79,10 +79,14 @@ class Plan:
         return sum(e.n_tokens for e in self.extractions)
 
     @property
+    def n_bytes_needed(self) -> int:
+        """Bytes that have to be free: what is written, and what is left free beside it."""
+        return bytes_needed(self.n_bytes)
+
+    @property
     def fits(self) -> bool:
         """Whether the disk has room for the extractions."""
-        need = self.n_bytes
-        return need == 0 or need + DISK_MARGIN <= self.free_bytes
+        return self.n_bytes_needed <= self.free_bytes
 
     @property
     def seconds(self) -> float | None:

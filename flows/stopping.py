@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: work ends at its next step, and the process soon after, whatever it is doing."""
+"""Ctrl-C, SIGTERM, SIGHUP: work ends at its next step, and the process soon after, whatever it is doing."""
 
 import contextlib
 import multiprocessing
@@ -18,7 +18,8 @@ TIDY_S = 0.2
 """How long one act of tidying up may take when time is short."""
 ACTS_S = 0.75
 """How long all of them may take together; so that the process has left within two seconds of the signal."""
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+"""By signal, for people; SIGHUP comes when the terminal is closed, or its connection is lost."""
 _BEGUN_S = 0.01
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -128,7 +129,7 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None]:
-        """Take SIGINT and SIGTERM inside the block; for the main thread of a program.
+        """Take the signals of `NAMES` inside the block; for the main thread of a program.
 
         A thread of its own learns of a signal at once: Python runs handlers in the main thread, which may
         be inside a long call, and Prefect puts a handler of its own in place of ours. A signal that is
@@ -191,9 +192,11 @@ class Stop:
         for act, seconds in (*reversed(self._last_acts), *((act, TIDY_S) for act in acts)):
             # Each is begun: what does not wait for anything is done in no time.
             _in_time(act, min(seconds, max(end - time.monotonic(), _BEGUN_S)))
-        if os.isatty(1):
-            os.write(1, SHOW_CURSOR)
         line = f"stopped by {self.cause}: what was committed is kept, the same command goes on from there\n"
+        # The terminal may be gone.
+        if os.isatty(1):
+            with contextlib.suppress(OSError):
+                os.write(1, SHOW_CURSOR)
         with contextlib.suppress(OSError):
             os.write(2, line.encode())
         os._exit(128 + self._signal)

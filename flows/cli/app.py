@@ -1,5 +1,5 @@
-"""`permafrost`: commands, their common flags and their exit codes: 0 done, 1 failed, 2 wrong input, 130 and
-143 stopped by Ctrl-C and SIGTERM (flows.stopping)."""
+"""`permafrost`: commands, their common flags and their exit codes: 0 done, 1 failed, 2 wrong input, 129,
+130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM (flows.stopping)."""
 
 import errno
 import logging

@@ -173,8 +173,12 @@ def plan(
     if missing:
         console.print(f"{planned.n_tokens:,} tokens in all")
     fits = Text("fits") if planned.fits else Text("does not fit", "bold red")
+    needed = ""
+    if planned.n_bytes:
+        left = planned.n_bytes_needed - planned.n_bytes
+        needed = f" and {size(left)} left free, together {size(planned.n_bytes_needed)}"
     console.print(
-        Text(f"to write {size(planned.n_bytes)}, free {size(planned.free_bytes)}: ") + fits
+        Text(f"to write {size(planned.n_bytes)}{needed}, free {size(planned.free_bytes)}: ") + fits
     )
     console.print(planned.time_text())
     bases = [f"{time.stage}: {time.basis}" for time in planned.times if time.basis]

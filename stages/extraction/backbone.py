@@ -23,6 +23,7 @@ from permafrost.stages.extraction.files import (
     read_config,
     require_unchanged,
 )
+from permafrost.stages.extraction.half_imported import require_imported
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.recording import watch
 from permafrost.stages.extraction.remote_code import require_own_model, require_own_tokenizer
@@ -127,6 +128,7 @@ def load_tokenizer(files: BackboneFiles) -> "transformers.PreTrainedTokenizerBas
         # The tokenizers library raises plain Exception, and panics in Rust are not even that.
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             raise
+        require_imported(error)
         raise InputError(
             f"the tokenizer in {files.folder} cannot be loaded ({reason(error)}); a tokenizer.json, as "
             f"tokenizer.save_pretrained writes it, always can"
@@ -220,6 +222,9 @@ def _load_model(
                     **family.load_options,
                 ),
             )
+        except ImportError as error:
+            require_imported(error)
+            raise
         except _UNREADABLE as error:
             raise InputError(
                 f"the weights in {files.folder} cannot be loaded as a {quoted(config.model_type)} model: "
@@ -261,6 +266,7 @@ def _config(files: BackboneFiles) -> "transformers.PreTrainedConfig":
             files.folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
+        require_imported(error)
         # Each config class checks its fields, or trips over them, in its own way.
         raise InputError(
             f"config.json in {files.folder} cannot be read: {reason(error)}"

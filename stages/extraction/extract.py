@@ -24,7 +24,12 @@ from permafrost.stages.extraction.computing import SPLIT_FROM
 from permafrost.stages.extraction.device import device_name
 from permafrost.stages.extraction.families import output_projection
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
-from permafrost.stages.extraction.planning import DISK_MARGIN, ExtractionPlan, plan_extraction
+from permafrost.stages.extraction.planning import (
+    DISK_MARGIN,
+    ExtractionPlan,
+    bytes_needed,
+    plan_extraction,
+)
 from permafrost.stages.extraction.recipes.inputs import numbered_as
 from permafrost.stages.extraction.segment_pool import InProcess, SegmentPool, SegmentTask, task_of
 from permafrost.stages.extraction.target import ExtractRuntime, ExtractTarget
@@ -261,13 +266,13 @@ def require_room(plan: ExtractionPlan, home: Path) -> None:
     """Raises: DiskFullError: the disk under `home` has less room than the plan needs."""
     existing = next(p for p in (home, *home.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    need = plan.n_bytes + (DISK_MARGIN if plan.n_bytes else 0)
-    if need > free:
+    if (needed := bytes_needed(plan.n_bytes)) > free:
         largest = max(plan.bytes_per_array, key=plan.bytes_per_array.__getitem__)
         raise DiskFullError(
             f"this extraction writes about {plan.n_bytes:,} bytes ({plan.n_tokens:,} tokens, most of it "
-            f"{largest} with {plan.bytes_per_array[largest]:,}), but {existing} has {free:,} free; nothing "
-            f"was started. Capture fewer layers, use a smaller --store-dtype, or another --home"
+            f"{largest} with {plan.bytes_per_array[largest]:,}) and {DISK_MARGIN:,} are left free: it needs "
+            f"{needed:,}, but {existing} has {free:,} free; nothing was started. "
+            "Capture fewer layers, use a smaller --store-dtype, or another --home"
         )
 
 

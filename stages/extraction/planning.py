@@ -32,6 +32,11 @@ SAMPLE_TEXTS = 2_000
 longer than the input."""
 
 
+def bytes_needed(n_bytes: int) -> int:
+    """Bytes that have to be free before so many are written."""
+    return n_bytes + DISK_MARGIN if n_bytes else 0
+
+
 @dataclass(frozen=True)
 class ExtractionPlan:
     """What is missing and what it will cost."""

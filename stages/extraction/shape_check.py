@@ -11,6 +11,7 @@ from permafrost.stages.bounds import MAX_LAYERS
 from permafrost.stages.extraction.checkpoint import reason, tensor_shapes
 from permafrost.stages.extraction.families import Family
 from permafrost.stages.extraction.files import BackboneFiles, weight_files
+from permafrost.stages.extraction.half_imported import require_imported
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.storage.errors import InputError
 from permafrost.storage.kept import keep, kept
@@ -117,6 +118,7 @@ def _built(
                 nn.Module, transformers.AutoModel.from_config(config, **family.load_options)
             )
         except Exception as error:
+            require_imported(error)
             # Whatever a model's own code trips over: KeyError for an activation, ValueError for sizes.
             raise InputError(
                 f"config.json in {folder} describes no {quoted(config.model_type)} model that can be "

@@ -59,8 +59,12 @@ class Checkpoint:
     after: Literal["epochs", "steps"] = "epochs"
     """When it may be written; `steps` for those that take so long that an epoch is too much to lose."""
 
-    def save(self, content: Mapping[str, Any]) -> None:
+    def save(self, content: Mapping[str, Any]) -> bool:
         """Replace the file with tensors and plain values, atomically and durably.
+
+        Returns:
+            Whether it was; not if its folder goes meanwhile: another process that makes the same removes it
+            once its own result is published.
 
         Raises:
             DiskFullError: there is no room; the file is unchanged.
@@ -73,7 +77,13 @@ class Checkpoint:
             file.seek(0)
             file.write(hashing.digest())
 
-        stream_durably(self.path, write)
+        try:
+            stream_durably(self.path, write)
+        except FileNotFoundError as error:
+            if not Path(str(error.filename)).is_relative_to(self.path.parent):
+                raise
+            return False
+        return True
 
     def load(self) -> dict[str, Any] | None:
         """What was saved; None if there is no file, or it belongs to a fit with another config or other data.
@@ -81,9 +91,10 @@ class Checkpoint:
         Raises:
             CorruptDataError: the file is damaged.
         """
-        if not self.path.exists():
+        try:
+            written = self.path.read_bytes()
+        except FileNotFoundError:
             return None
-        written = self.path.read_bytes()
         checksum, whole = written[:_CHECKSUM], written[_CHECKSUM:]
         if hashlib.sha256(whole).digest() != checksum:
             raise CorruptDataError(
@@ -100,7 +111,7 @@ def train_resumably(
     """Train to the end, from where a killed fit had come to.
 
     The file stays: whoever is killed before the result was saved finds the end of the training in it, or
-    what was written last before. It is for its owner to remove.
+    what was written last before. It is for its owner to remove; a training whose file goes meanwhile goes on.
 
     Raises:
         PermafrostError: see `Trainer.run`.
@@ -120,8 +131,9 @@ def train_resumably(
 
     def save() -> None:
         nonlocal last_saved, wait_s
-        if (begun := time.monotonic()) - last_saved >= wait_s:
-            checkpoint.save(trainer.state_dict())
+        if (begun := time.monotonic()) - last_saved < wait_s:
+            return
+        if checkpoint.save(trainer.state_dict()):
             last_saved = time.monotonic()
             record_spent(checkpoint.path, before, last_saved - began)
             if checkpoint.every_s:

@@ -19,6 +19,7 @@ from permafrost.stages.extraction.checkpoint import reason
 from permafrost.stages.extraction.device import choose_device
 from permafrost.stages.extraction.facts import facts_of, max_length_of
 from permafrost.stages.extraction.files import BackboneConfig, find_backbone, require_unchanged
+from permafrost.stages.extraction.half_imported import require_imported
 from permafrost.stages.extraction.quiet import quiet_loading
 from permafrost.stages.extraction.token_budget import CPU_BATCH_TOKENS, batches
 from permafrost.storage.errors import InputError
@@ -109,6 +110,7 @@ def _load(
                 output_loading_info=True,
             )
         except Exception as error:
+            require_imported(error)
             # Each model class trips over damaged files in its own way.
             raise InputError(
                 f"the model in {files.folder} cannot be loaded with {wanted}: {reason(error)}"

@@ -126,8 +126,9 @@ def _require_room(plan: TransferPlan, home: Path) -> None:
     free = shutil.disk_usage(existing).free
     if plan.n_bytes + MARGIN_BYTES > free:
         raise DiskFullError(
-            f"{plan.n_bytes:,} bytes are to be copied, but {existing} has {free:,} free; nothing was "
-            "started. Name fewer arrays, or another home"
+            f"{plan.n_bytes:,} bytes are to be copied and {MARGIN_BYTES:,} are left free: that needs "
+            f"{plan.n_bytes + MARGIN_BYTES:,}, but {existing} has {free:,} free; nothing was started. "
+            "Name fewer arrays, or another home"
         )
 
 

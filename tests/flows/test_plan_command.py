@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,17 @@ def whys(lines: list[str]) -> set[str]:
     """The forms of the reasons in a plan's table."""
     cells = [line.split("│") for line in lines if line.count("│") == 4]
     return {form(cell[3].strip()) for cell in cells}
+
+
+def test_what_is_left_free_is_told_with_what_is_written(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67_108_864))
+    asked.home = tmp_path / "new"
+    (line,) = [line for line in asked("plan", str(asked.file)) if line.startswith("to write")]
+    assert form(line) == "to write SIZE and SIZE left free, together SIZE, free SIZE: does not fit"
+    assert "and 67.1 MB left free" in line
+    assert line.endswith(", free 67.1 MB: does not fit")
 
 
 def test_plans_group_what_has_one_cause_and_name_it_as_the_yaml_does(asked: Asked) -> None:

@@ -1,9 +1,12 @@
 """Signals to small programs: when the process leaves, with which code, and what it does before."""
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import threading
 import time
@@ -30,6 +33,17 @@ with STOP.listening():
 """
 
 
+def _with_defaults() -> None:
+    """What started the tests, a shell in the background or nohup, may have them ignore signals."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _take_terminal() -> None:
+    _with_defaults()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Program:
     """A program that has said `ready`."""
 
@@ -40,8 +54,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell that started the tests in the background has them ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_with_defaults,
         )
         self.wait_for("ready")
 
@@ -64,7 +77,12 @@ class Program:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+    ("number", "code", "name"),
+    [
+        (signal.SIGINT, 130, "Ctrl-C"),
+        (signal.SIGTERM, 143, "SIGTERM"),
+        (signal.SIGHUP, 129, "SIGHUP"),
+    ],
 )
 def test_work_ends_at_its_next_step(number: int, code: int, name: str) -> None:
     program = Program(
@@ -197,16 +215,45 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     assert seconds < BOUND_S
 
 
-def test_an_ignored_ctrl_c_stays_ignored() -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_an_ignored_signal_stays_ignored(name: str) -> None:
     code, out, err, _ = Program(
         """
         say("ready")
         time.sleep(0.3)
         say("finished")
         """,
-        before="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
-    ).send(signal.SIGINT)
+        before=f"import signal; signal.signal(signal.{name}, signal.SIG_IGN)\n",
+    ).send(getattr(signal, name))
     assert (code, out, err) == (0, "finished\n", "")
+
+
+def test_the_end_of_its_terminal_stops_a_process_that_prints() -> None:
+    body = """
+        with STOP.orderly():
+            say("ready")
+            try:
+                while True:
+                    time.sleep(0.01)
+                    STOP.check()
+            finally:
+                say("to nobody")
+    """
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", FRAME.format(body=textwrap.indent(textwrap.dedent(body), "    "))],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+    )
+    os.close(slave)
+    assert os.read(master, 5) == b"ready"
+    started = time.monotonic()
+    os.close(master)
+    assert process.wait(timeout=60) == 129
+    assert time.monotonic() - started < BOUND_S
 
 
 def test_handlers_are_given_back() -> None:

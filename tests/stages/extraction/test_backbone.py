@@ -27,7 +27,7 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.facts import facts_of, max_length_of
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.recipes import PlainRecipe, encode
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import InputError, PermafrostError
 from tests.stages.extraction.references import close
 from tests.stages.extraction.tiny_models import (
     D_MODEL,
@@ -341,6 +341,32 @@ def test_a_tokenizer_neither_cuts_nor_pads_by_itself(copy: Callable[[str], Path]
     tokenizer = load_tokenizer(files_of(folder))
     batch = encode(PlainRecipe(), tokenizer, ["ice", "the deep lake freezes slowly"], 60)
     assert batch.token_ids.lengths.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("auto", ["AutoConfig", "AutoTokenizer"])
+def test_a_module_of_transformers_that_cannot_be_imported_is_no_damaged_file(
+    copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, auto: str
+) -> None:
+    files = files_of(copy("llama"))
+    read = read_sizes if auto == "AutoConfig" else load_tokenizer
+    raised: list[ImportError] = []
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise raised[0] from AttributeError("half a module")
+
+    monkeypatch.setattr(getattr(transformers, auto), "from_pretrained", fails)
+    for error, own in (
+        (ModuleNotFoundError("Could not import module 'LlamaConfig'"), True),
+        (ImportError("cannot import name 'x'", name="transformers.models.llama"), True),
+        (ImportError("this file requires the following packages: einops"), False),
+        (ModuleNotFoundError("No module named 'einops'", name="einops"), False),
+    ):
+        raised[:] = [error]
+        with pytest.raises(PermafrostError) as told:
+            read(files)
+        assert ("a module of its own (AttributeError: half a module)" in str(told.value)) == own
+        assert isinstance(told.value, InputError) != own
+        assert own or "einops" in str(told.value)
 
 
 @pytest.mark.parametrize("content", ["{}", "{", ""])

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from permafrost.stages.extraction.backbone import (
 from permafrost.stages.extraction.extract import extract
 from permafrost.stages.extraction.forward import forward
 from permafrost.stages.extraction.lengths import measure
-from permafrost.stages.extraction.planning import finished_plan, plan_extraction
+from permafrost.stages.extraction.planning import DISK_MARGIN, finished_plan, plan_extraction
 from permafrost.stages.extraction.recipes import Encoded, PlainRecipe, Recipe, encode
 from permafrost.stages.extraction.recording import Keep
 from permafrost.stages.extraction.target import (
@@ -263,9 +264,15 @@ def test_extraction_that_cannot_fit_is_refused_before_it_starts(
     extraction: Callable[[str], Extraction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = extraction("bert")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(DiskFullError, match=r"has 1,000 free; nothing was started"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=DISK_MARGIN))
+    with pytest.raises(DiskFullError, match=r"has 67,108,864 free; nothing was started") as refused:
         run(list(TEXTS), run.target("hidden=all"))
+    # There is room for what it writes, but not for what is left free beside it.
+    figures = r"about ([\d,]+) bytes .* and ([\d,]+) are left free: it needs ([\d,]+),"
+    told = re.search(figures, str(refused.value))
+    assert told is not None
+    written, left, needed = (int(figure.replace(",", "")) for figure in told.groups())
+    assert (left, needed) == (DISK_MARGIN, written + DISK_MARGIN)
     assert run.loads == 0
     assert not (run.home / "features").exists()
 

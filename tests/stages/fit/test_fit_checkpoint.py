@@ -1,6 +1,8 @@
 """A fit that is stopped midway and started again ends as if nothing had happened."""
 
+import operator
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +13,10 @@ import pytest
 import torch
 
 from permafrost.stages.fit import FitConfig, OptimConfig, fit
+from permafrost.stages.fit.checkpoint import Checkpoint
 from permafrost.stages.heads import GlotHead, MeanHead, MlpHead
 from permafrost.stages.heads.graph.pyg_conv import PygConv
+from permafrost.storage import durable
 from permafrost.storage.errors import CorruptDataError
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.spent import spent, spent_before
@@ -182,6 +186,30 @@ def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     result, steps = _resumed(config, data, path)
     assert steps == 12
     same_fit(result, fit(config, data, SilentProgress()))
+
+
+@pytest.mark.parametrize("before", ["draft_path", "os.fsync", "sync_folder"])
+def test_a_fit_goes_on_when_another_process_has_published_it(before, tmp_path, monkeypatch):
+    config, data, path = _config(), make_data(), tmp_path / "checkpoint" / "fit.pt"
+    name, left = f"permafrost.storage.durable.{before}", [path.parent]
+    does = operator.attrgetter(before)(durable)
+    path.parent.mkdir()
+
+    def late(*given):
+        while left:
+            shutil.rmtree(left.pop())
+        return does(*given)
+
+    monkeypatch.setattr(name, late)
+    result = fit(config, data, SilentProgress(), checkpoint=path)
+    assert not left
+    assert path.exists(), "of a later epoch"
+    same_fit(result, fit(config, data, SilentProgress()))
+
+
+def test_a_checkpoint_that_goes_while_it_is_looked_for_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda *_, **__: True)
+    assert Checkpoint(tmp_path / "gone" / "fit.pt", "mine").load() is None
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):

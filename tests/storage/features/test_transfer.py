@@ -306,7 +306,9 @@ def test_a_full_disk_is_told_before_anything_starts(
         copy,
         lambda *given: plan_transfer(part_of(small.store, ("*",), None), given[1]),
     ):
-        with pytest.raises(DiskFullError, match="nothing was started"):
+        with pytest.raises(
+            DiskFullError, match=f"and {1 << 60:,} are left free: .*nothing was started"
+        ):
             begins(small, tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
