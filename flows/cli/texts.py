@@ -408,7 +408,7 @@ def embed(
         emit(done)
     else:
         console.print(
-            f"{done['n_texts']:,} texts x {done['width']} from {', '.join(done['arrays'])} "
+            f"{done['n_texts']:,} texts x {done['width']} from {', '.join(dict.fromkeys(done['arrays']))} "
             f"({done['n_tokens_computed']:,} tokens computed)",
             highlight=False,
         )

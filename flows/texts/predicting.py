@@ -15,7 +15,7 @@ from permafrost.stages.corpus.texts import TextsOfRows
 from permafrost.stages.embed.aggregate import Vectors
 from permafrost.stages.embed.features import StoredFeatures
 from permafrost.stages.encoder.answers import require_sides
-from permafrost.stages.encoder.graph_text import FINETUNE
+from permafrost.stages.encoder.graph_text import graph_text_use
 from permafrost.stages.encoder.load import find_answers
 from permafrost.stages.encoder.model_card import source_name
 from permafrost.stages.encoder.predicted import Predicted
@@ -30,7 +30,6 @@ from permafrost.stages.extraction.extract import ExtractReport
 from permafrost.stages.extraction.lengths import measure, refuse_too_long
 from permafrost.stages.extraction.recipes.inputs import numbered_by_first
 from permafrost.stages.extraction.target import ExtractTarget
-from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.errors import InputError
 from permafrost.storage.keys import text_digest, to_plain
 from permafrost.storage.texts import Texts, each_once, numbered
@@ -88,11 +87,10 @@ def answers_to(
     """
     if is_tuned_head(context.home, head):
         return _by_tuned(head, backbone, texts, text_pairs, context)
-    if ArtifactStore(context.home).find(head).stage == FINETUNE:
+    if (use := graph_text_use(context.home, head)) is not None:
         raise InputError(
-            f"{head} is a graph-text model, whose answers need a graph beside each text, and which is scored "
-            "on the cases of its corpus (predictions.parquet of its score); for new texts it has vectors: "
-            f"'permafrost embed --head {head} --graphs ...', or permafrost.encode in Python"
+            f"{use.what}, and answers on the cases of its corpus alone (predictions.parquet of its score); "
+            f"{use.advice}"
         )
     return _by_features(head, backbone, texts, text_pairs, context)
 

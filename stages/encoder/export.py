@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from permafrost.stages.encoder.classifier_form import require_classifier, write_classifier
-from permafrost.stages.encoder.graph_text import FINETUNE
+from permafrost.stages.encoder.graph_text import graph_text_use
 from permafrost.stages.encoder.load import FittedHead, find_fitted
 from permafrost.stages.encoder.model_card import model_card
 from permafrost.stages.encoder.module_form import RECORD, write_module
@@ -32,7 +32,6 @@ from permafrost.stages.encoder.tuned_export import (
 )
 from permafrost.stages.encoder.vectors import HeadVectors
 from permafrost.stages.extraction.device import require_known_device
-from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.disk_errors import disk_errors_named
 from permafrost.storage.drafts import draft_path, remove_dead_drafts_of
 from permafrost.storage.durable import bytes_under, json_bytes, let_others_read, sync_folder
@@ -110,7 +109,7 @@ def export_head(
     with ExitStack() as opened:
         tuned = find_tuned(home, artifact, backbone) if is_tuned_head(home, artifact) else None
         if tuned is None:
-            _require_text_alone(home, artifact)
+            _require_no_graph_text(home, artifact)
             fitted = find_fitted(home, artifact, backbone)
         else:
             # Raises what an array that no folder has a place for raises, before anything is written.
@@ -184,13 +183,14 @@ def _export(
     )
 
 
-def _require_text_alone(home: Path, artifact: str) -> None:
-    if ArtifactStore(home).find(artifact).stage == FINETUNE:
-        raise InputError(
-            f"{artifact} is a graph-text model, which reads a graph beside each text, and a folder for "
-            "sentence-transformers has no place for graphs; use it with 'permafrost embed --head "
-            f"{artifact} --graphs ...', or permafrost.encode in Python"
+def _require_no_graph_text(home: Path, artifact: str) -> None:
+    if (use := graph_text_use(home, artifact)) is not None:
+        why = (
+            "a folder for sentence-transformers has no place for graphs"
+            if use.reads_graphs
+            else "export writes heads and linear classifiers alone"
         )
+        raise InputError(f"{use.what}, and {why}; {use.advice}")
 
 
 def _disagreement(difference: float) -> str | None:

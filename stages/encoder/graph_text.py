@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from permafrost.stages.corpus.source import CORPUS_SOURCES
 from permafrost.stages.embed.aggregate import Vectors
@@ -33,6 +33,7 @@ from permafrost.stages.graphs.given import (
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.source import GraphSource
 from permafrost.stages.graphs.views import Place, text_view
+from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.store import FeatureStore, store_folder
@@ -43,7 +44,10 @@ FINETUNE = "finetune"
 """Stage of its artifacts."""
 GraphsOfTexts = GraphsForTexts | Mapping[str, Any] | Sequence[Triples | None] | None
 """Graphs for texts: a kind or its fields, the triples of each text's graph, or none at all."""
-_GRAPHS: TypeAdapter[GraphsForTexts] = TypeAdapter(GraphsForTextsConfig)
+
+
+class _GraphsGiven(BaseModel):
+    graphs: GraphsForTextsConfig
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,7 @@ class FittedGraphText:
     @property
     def reads_graphs(self) -> bool:
         """Whether it needs a graph, or at least None, for each text."""
-        model = self.tuned.config.model
-        return model.reads_graphs or model.embeds_descriptions
+        return _reads_graphs(self.tuned)
 
     @property
     def runs_backbone(self) -> bool:
@@ -138,7 +141,8 @@ class FittedGraphText:
             raise InputError(
                 f"{self.ref} was trained with query nodes that start from the question alone (query_text: "
                 "question), and these graphs do not tell it from the text; give graphs of kind 'linked' with "
-                "'query', the column of the question, or use a model with query_text: question_and_choice"
+                "'query' and 'answer', the columns of question and choice, or use a model with query_text: "
+                "question_and_choice"
             )
         return [replace(item, query=query) for item, query in zip(items, asked, strict=True)]
 
@@ -205,15 +209,11 @@ def graphs_config(given: GraphsForTexts | Mapping[str, Any]) -> GraphsForTexts:
     """
     if isinstance(given, GraphsForTexts):
         return given
+    fields = {"graphs": given}
     try:
-        return _GRAPHS.validate_python(given)
+        return _GraphsGiven.model_validate(fields).graphs
     except ValidationError as error:
-        reasons = [
-            f"{'.'.join(map(str, e['loc'])) or 'graphs'}: {e['msg'].removeprefix('Value error, ')} (given: "
-            f"{quoted(e['input'])})"
-            for e in error.errors()
-        ]
-        raise InputError(f"the graphs: {'; '.join(reasons)}") from error
+        raise InputError(wrong_fields(error, _GraphsGiven, fields, "; ")) from error
 
 
 def graphs_record(graphs: GraphsOfTexts) -> dict[str, Any] | None:
@@ -221,6 +221,47 @@ def graphs_record(graphs: GraphsOfTexts) -> dict[str, Any] | None:
     if isinstance(graphs, GraphsForTexts | Mapping):
         return graphs_config(graphs).model_dump(mode="json")
     return None
+
+
+@dataclass(frozen=True)
+class GraphTextUse:
+    """What a trained graph-text model is for, told where a command cannot use it."""
+
+    what: str
+    """The model, and what it reads."""
+    reads_graphs: bool
+    """Whether that is a graph beside each text."""
+    advice: str
+    """How its vectors are had."""
+
+
+def graph_text_use(home: Path, name: str) -> GraphTextUse | None:
+    """What an artifact is for, if it is a graph-text model; None for an artifact of another stage.
+
+    Raises:
+        NotFoundError: there is no such artifact.
+        InputError: it cannot embed other texts.
+        CorruptDataError: its files are damaged.
+    """
+    artifacts = ArtifactStore(home)
+    ref = artifacts.find(name)
+    if ref.stage != FINETUNE:
+        return None
+    tuned = load_finetuned(artifacts.open(ref))
+    require_embeds(tuned, name)
+    reads_graphs = _reads_graphs(tuned)
+    reads = "a graph beside each text" if reads_graphs else "texts alone"
+    flags = f"--head {name}{' --graphs ...' if reads_graphs else ''}"
+    return GraphTextUse(
+        f"{name} is a graph-text model of kind {quoted(tuned.config.model.kind)}, which reads {reads}",
+        reads_graphs,
+        f"for new texts it has vectors: 'permafrost embed {flags}', or permafrost.encode in Python",
+    )
+
+
+def _reads_graphs(tuned: Finetuned) -> bool:
+    model = tuned.config.model
+    return model.reads_graphs or model.embeds_descriptions
 
 
 def find_graph_text(home: Path, name: str, backbone: str | None) -> FittedGraphText:

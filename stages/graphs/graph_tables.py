@@ -211,6 +211,11 @@ def filled_ids(table: pa.Table, name: str, where: str) -> list[str]:
     return ids
 
 
+def node_types(nodes: Path, how: TextFormat) -> list[int]:
+    """The type of each row of a table of nodes with a column `type`; raises InputError if one is unknown."""
+    return _types(read_columns(nodes, [], [], ids=["type"], how=how), str(nodes))
+
+
 def _types(table: pa.Table, where: str) -> list[int]:
     """The types of nodes, by name or number; `other` where nothing is given."""
     known = {name: at for at, name in enumerate(NODE_TYPES)}

@@ -15,8 +15,8 @@ from permafrost.storage.quoting import quoted
 class LinkedGraphs(Linking, GraphsForTexts):
     """Linked as the corpora `graph_questions` and `graph_retrieval` are.
 
-    Nodes are scored by their relevance to question and choice where `query` names the question, else to the
-    whole text.
+    A model of `graph_questions` needs `query` and `answer`, by which nodes are scored too; one of
+    `graph_retrieval`, whose texts are linked and scored as a whole, takes neither.
     """
 
     kind: Literal["linked"] = "linked"
@@ -53,8 +53,9 @@ class LinkedGraphs(Linking, GraphsForTexts):
         return None if self.query is None else rows.others(self.query)
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
-        """Graphs of training were linked too. Facts are neither linked nor scored; a graph is cut for one
-        choice, as large and by the same scores. The triples may be others: a graph of them grows."""
+        """Graphs of training were linked too, by the same parts of a text. Facts are neither linked nor
+        scored; a graph is cut for one choice, as large and by the same scores. The triples may be others: a
+        graph of them grows."""
         if "knowledge" not in source:
             raise InputError(
                 f"the model was trained on given graphs (kind {quoted(source.get('kind'))}), and those of "
@@ -66,17 +67,7 @@ class LinkedGraphs(Linking, GraphsForTexts):
                 "the model was trained on graphs of whole questions with all of their choices (graph_per: "
                 "question), and graphs of kind 'linked' are of one text each; give graphs of kind 'tables'"
             )
-        if source.get("with_facts", {"kind": "none"})["kind"] != "none" and self.query is None:
-            raise InputError(
-                "the model was trained on texts with facts, which are neither linked nor scored, and graphs "
-                "of kind 'linked' tell them from the question by a column of their own; name it in 'query', "
-                "and that of the choice in 'answer'"
-            )
-        if source.get("graph_per") == "choice" and self.answer is None:
-            raise InputError(
-                "the model was trained on questions with a choice, whose entities are told from those of the "
-                "question, and these graphs name no column of the choice; name it in 'answer'"
-            )
+        self._require_parts(source)
         for name in ("max_nodes", "max_words"):
             if (trained := source.get(name, getattr(self, name))) != getattr(self, name):
                 raise InputError(
@@ -97,4 +88,25 @@ class LinkedGraphs(Linking, GraphsForTexts):
                 f"node_relevance is {quoted(kinds[0])}, and the model was trained with "
                 + (quoted(kinds[1]) if kinds[0] != kinds[1] else "that of another backbone")
                 + ", by which other nodes are kept and scored otherwise; set it as in training"
+            )
+
+    def _require_parts(self, source: Mapping[str, Any]) -> None:
+        """Question and choice are linked each for itself, if the texts of training had both."""
+        has_choice = "graph_per" in source
+        columns = {"query": self.query, "answer": self.answer}
+        lacks = [name for name, column in columns.items() if column is None]
+        if has_choice and lacks:
+            parts = {"query": "the question", "answer": "the choice"}
+            missing = " and none of ".join(parts[name] for name in lacks)
+            raise InputError(
+                "the model was trained on questions with a choice, whose entities are told from those of the "
+                f"question, and these graphs name no column of {missing}; name "
+                f"{'them' if len(lacks) > 1 else 'it'} in {' and '.join(map(quoted, lacks))}"
+            )
+        given = [name for name in columns if name not in lacks]
+        if not has_choice and given:
+            named = " and ".join(f"{name}: {columns[name]}" for name in given)
+            raise InputError(
+                "the model was trained on texts without a choice, which were linked as a whole, and these "
+                f"graphs name parts of the texts ({named}); leave {' and '.join(map(quoted, given))} out"
             )

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from permafrost.stages.corpus.table_files import column_names
+from permafrost.stages.corpus.text_format import TextFormat
 from permafrost.stages.graphs.given import Given, GraphsForTexts, TextRows
-from permafrost.stages.graphs.graph_tables import OPTIONAL_COLUMNS, read_graphs
+from permafrost.stages.graphs.graph_tables import OPTIONAL_COLUMNS, node_types, read_graphs
+from permafrost.stages.graphs.node_types import ANSWER_ENTITY, OTHER, QUERY_ENTITY
 from permafrost.stages.graphs.table_form import TableForm
 from permafrost.stages.graphs.table_items import UsedGraphs
 from permafrost.storage.errors import InputError
@@ -49,7 +51,8 @@ class TableGraphs(TableForm, GraphsForTexts):
 
     def require_alike(self, source: Mapping[str, Any]) -> None:
         """Linking is that of training, if that corpus had the choice, and so are the columns of nodes. Of
-        graphs that were linked by lemma the table says what the entities are."""
+        graphs that were linked by lemma the table says what the entities are, and none is one of an answer
+        where texts had no choice."""
         columns = self._node_columns()
         if "knowledge" in source:
             has_types = "type" in columns
@@ -59,6 +62,8 @@ class TableGraphs(TableForm, GraphsForTexts):
                     "'type'; the model was trained on graphs whose entities were linked by lemma, so name "
                     "them in 'type', and set linking: none"
                 )
+            if "graph_per" not in source:
+                self._require_no_answers()
         if (trained := source.get("linking", self.linking)) != self.linking:
             raise InputError(
                 f"linking is {self.linking}, and the model was trained with {trained}; set linking: {trained}"
@@ -68,9 +73,20 @@ class TableGraphs(TableForm, GraphsForTexts):
 
     def _node_columns(self) -> list[str]:
         """Those of the optional columns that the table of nodes has."""
-        nodes = Path(self.nodes)
-        names = column_names(nodes, self.formats({"nodes": self.nodes, "edges": self.edges})(nodes))
+        names = column_names(Path(self.nodes), self._format_of_nodes())
         return [name for name in OPTIONAL_COLUMNS if name in names]
+
+    def _format_of_nodes(self) -> TextFormat:
+        return self.formats({"nodes": self.nodes, "edges": self.edges})(Path(self.nodes))
+
+    def _require_no_answers(self) -> None:
+        types = node_types(Path(self.nodes), self._format_of_nodes())
+        if ANSWER_ENTITY in types:
+            raise InputError(
+                f"row {types.index(ANSWER_ENTITY) + 1} of {self.nodes} is an answer entity (type "
+                f"{ANSWER_ENTITY}), and the model was trained on texts without a choice, whose graphs have "
+                f"none; make it a query entity ({QUERY_ENTITY}), or another node ({OTHER})"
+            )
 
     def _require_columns(self, columns: Sequence[str], trained: Sequence[str]) -> None:
         if [*columns] == [*trained]:

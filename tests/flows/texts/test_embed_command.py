@@ -16,6 +16,7 @@ import torch
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
+from permafrost.flows.texts import embedding
 from permafrost.flows.texts.embedding import development_pairs
 from permafrost.stages.heads import MeanHead
 from permafrost.storage.features.store import all_stores
@@ -403,3 +404,16 @@ def test_a_file_of_another_form_and_an_id_per_row(
     refused = permafrost("embed", *source, "-o", str(out), *form[:2], code=2)
     assert "utf-8" in refused.lower()
     assert not out.exists()
+
+
+def test_an_array_that_texts_and_labels_have_is_named_once(
+    permafrost: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a graph-text model has them whose texts and labels one backbone reads."""
+    arrays = ["pooled/hidden_mean/6", "pooled/hidden_mean/6"]
+    done = {"n_texts": 1, "width": 384, "arrays": arrays, "n_tokens_computed": 0, "n_truncated": 0}
+    monkeypatch.setattr(embedding, "embed_texts", lambda *rest: done)
+    (tmp_path / "t.txt").write_text("a cup\n")
+    flags = "-o", str(tmp_path / "out.parquet"), "--backbone", "minilm"
+    said = permafrost("embed", str(tmp_path / "t.txt"), *flags)
+    assert "1 texts x 384 from pooled/hidden_mean/6 (0 tokens computed)" in said

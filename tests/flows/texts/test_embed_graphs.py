@@ -134,9 +134,18 @@ def test_descriptions_are_worded_as_in_training(trained: Trained, tmp_path: Path
     assert described(replace(fitted, tuned=load_finetuned(old))) == [split]
 
 
+ADVICE = {"full": " --graphs ...", "words": " --graphs ...", "plain": ""}
+"""How texts are embedded with a model, behind the command with its head."""
+
+
 def test_a_graph_text_model_says_that_it_does_not_predict(trained: Trained) -> None:
-    with pytest.raises(InputError, match="whose answers need a graph beside each text"):
-        permafrost.predict(["ice"], head=trained.models["full"], home=trained.home)
+    for model, flags in ADVICE.items():
+        key = trained.models[model]
+        with pytest.raises(InputError, match="answers on the cases of its corpus alone") as told:
+            permafrost.predict(["ice"], head=key, home=trained.home)
+        assert f"'permafrost embed --head {key}{flags}'" in str(told.value)
+    with pytest.raises(InputError, match="trained on random vectors of the nodes of its corpus"):
+        permafrost.predict(["ice"], head=trained.models["noise"], home=trained.home)
     answers = pq.read_table(trained.scores["full"] / "predictions.parquet")
     assert set(answers["prediction_name"].to_pylist()) <= set(answers["label_name"].to_pylist())
     columns = [c for c in answers.column_names if c.startswith("probability_")]
@@ -319,8 +328,16 @@ def test_vectors_are_not_written_under_the_name_of_another_format(
 BAD_FLAGS = {
     "no graphs": ("full", [], "which reads a graph beside each text, and none were given"),
     "graphs for texts": ("plain", None, "which reads texts alone, and graphs were given"),
-    "no such kind": ("full", ["--graphs", "{kind: graphz}"], "'graphz'"),
-    "no fields": ("full", ["--graphs", "{kind: tables}"], "nodes: Field required"),
+    "no such kind": (
+        "full",
+        ["--graphs", "{kind: graphz}"],
+        "error: graphs.kind is 'graphz', which is unknown; there are linked, tables",
+    ),
+    "no fields": (
+        "full",
+        ["--graphs", "{kind: tables}"],
+        "error: graphs.nodes: this field has to be given; graphs.edges: this field has to be given",
+    ),
     "no file": ("full", ["--graphs", "graphs.yml"], "'graphs.yml' is no file"),
     "random nodes": ("noise", None, "trained on random vectors of the nodes of its corpus"),
 }
@@ -354,7 +371,7 @@ def test_texts_that_are_in_no_table_name_no_graph(
         ([None, [("cup", "madeOf", "clay")]], "graph 1 has the relation 'madeOf'"),
         ([None, [("cup", "in")]], r"graph 1 has .*where a triple belongs"),
         ([[("cup", "in", " ")], None], r"graph 0 has .*where a triple belongs"),
-        ({"kind": "tables"}, "nodes: Field required"),
+        ({"kind": "tables"}, "^graphs.nodes: this field has to be given"),
     ],
 )
 def test_graphs_in_python_are_checked(trained: Trained, graphs: Any, message: str) -> None:
@@ -389,20 +406,31 @@ def test_vectors_that_are_no_numbers_are_refused(trained: Trained) -> None:
         encoder.encode(["a cup"], [None])
 
 
-def test_a_model_with_graphs_is_not_exported(
+def test_a_graph_text_model_is_not_exported(
     trained: Trained,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    flags = ["-o", str(tmp_path / "out"), "--home", str(trained.home)]
-    monkeypatch.setattr(sys, "argv", ["permafrost", "export", trained.models["full"], *flags])
-    with pytest.raises(SystemExit) as end:
-        main()
-    says = " ".join(capsys.readouterr().err.split())
-    assert end.value.code == 2
-    assert "a folder for sentence-transformers has no place for graphs" in says
-    assert not (tmp_path / "out").exists()
+    no_place = "a folder for sentence-transformers has no place for graphs"
+    why = {
+        "full": no_place,
+        "words": no_place,
+        "plain": "reads texts alone, and export writes heads",
+    }
+    for model, reason in why.items():
+        key, flags = (
+            trained.models[model],
+            ["-o", str(tmp_path / "out"), "--home", str(trained.home)],
+        )
+        monkeypatch.setattr(sys, "argv", ["permafrost", "export", key, *flags])
+        with pytest.raises(SystemExit) as end:
+            main()
+        says = " ".join(capsys.readouterr().err.split())
+        assert end.value.code == 2
+        assert reason in says
+        assert f"'permafrost embed --head {key}{ADVICE[model]}'" in says
+        assert not (tmp_path / "out").exists()
 
 
 def test_weights_that_are_pickled_are_refused(trained: Trained, tmp_path: Path) -> None:

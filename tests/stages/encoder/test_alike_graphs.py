@@ -60,9 +60,17 @@ def graphs(folder: Path, kind: str, **fields: str) -> dict[str, Any]:
 LINKED: dict[str, Any] = {"knowledge": {"kind": "triples"}}
 UNLIKE: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "linked otherwise": ({"linking": "none"}, "tables", "set linking: none"),
-    "facts in the text": ({"with_facts": {"kind": "gold"}}, "linked", "name it in 'query'"),
+    "facts in the text": (
+        {"with_facts": {"kind": "gold"}, "graph_per": "choice"},
+        "linked",
+        "name them in 'query' and 'answer'",
+    ),
     "of questions": ({"graph_per": "question"}, "linked", "give graphs of kind 'tables'"),
-    "no choice": ({"graph_per": "choice"}, "linked", "name it in 'answer'"),
+    "no choice": (
+        {"graph_per": "choice"},
+        "linked",
+        "no column of the question and none of the choice; name them in 'query' and 'answer'",
+    ),
     "larger": (
         {"max_nodes": 50},
         "linked",
@@ -109,6 +117,35 @@ def test_graphs_made_otherwise_than_in_training_are_refused(tmp_path: Path, name
         fitted(**alike, **source).corpus(texts(tmp_path), given, SilentProgress())
 
 
+@pytest.mark.parametrize(
+    ("source", "columns", "message"),
+    [
+        ({"graph_per": "choice"}, {"query": "asked", "answer": "choice"}, None),
+        (
+            {"graph_per": "choice"},
+            {"query": "asked"},
+            "no column of the choice; name it in 'answer'$",
+        ),
+        # Linked as a whole, words of question and choice are one phrase.
+        ({"graph_per": "choice"}, {"answer": "choice"}, "of the question; name it in 'query'$"),
+        ({}, {}, None),
+        ({}, {"answer": "choice"}, r"without a choice.*\(answer: choice\); leave 'answer' out$"),
+        ({}, {"query": "asked"}, r"linked as a whole.*\(query: asked\); leave 'query' out$"),
+        ({}, {"query": "asked", "answer": "choice"}, "; leave 'query' and 'answer' out$"),
+    ],
+)
+def test_question_and_choice_are_told_apart_as_in_training(
+    tmp_path: Path, source: dict[str, str], columns: dict[str, str], message: str | None
+) -> None:
+    given = graphs(tmp_path, "linked", **columns)
+    model = fitted(**LINKED, **source)
+    if message is None:
+        model.corpus(texts(tmp_path), given, SilentProgress())
+        return
+    with pytest.raises(InputError, match=message):
+        model.corpus(texts(tmp_path), given, SilentProgress())
+
+
 def test_linked_graphs_are_refused_where_those_of_training_were_given(tmp_path: Path) -> None:
     given = graphs(tmp_path, "linked")
     for kind in ("graphs", "webnlg_pairs"):
@@ -153,7 +190,7 @@ def test_the_graphs_themselves_must_be_given(tmp_path: Path) -> None:
 
 def test_a_table_says_what_the_entities_are_of_nodes_linked_by_lemma(tmp_path: Path) -> None:
     given = graphs(tmp_path, "tables", linking="none")
-    model = fitted(knowledge={"kind": "triples"})
+    model = fitted(knowledge={"kind": "triples"}, graph_per="choice")
     header, *rows = NODES
     typed = [(*header, "type"), *((*row, "answer entity") for row in rows)]
     for written, is_taken in ((NODES, "type" in header), (typed, True)):
@@ -165,6 +202,22 @@ def test_a_table_says_what_the_entities_are_of_nodes_linked_by_lemma(tmp_path: P
             with pytest.raises(InputError, match="has no column 'type'"):
                 model.corpus(texts(tmp_path), given, SilentProgress())
     assert set(corpus.graphs.node_type.tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize("written", ["answer entity", "1"])
+def test_a_table_has_no_answers_where_texts_had_no_choice(tmp_path: Path, written: str) -> None:
+    given = graphs(tmp_path, "tables", linking="none")
+    model = fitted(**LINKED)
+    header, *rows = NODES
+    for last, message in (("query entity", None), (written, r"row 2 of .*nodes.csv is an answer")):
+        Path(given["nodes"]).unlink()
+        typed = zip(rows, ("other", last), strict=True)
+        table(tmp_path / "nodes.csv", [(*header, "type"), *((*row, kind) for row, kind in typed)])
+        if message is None:
+            model.corpus(texts(tmp_path), given, SilentProgress())
+            continue
+        with pytest.raises(InputError, match=message):
+            model.corpus(texts(tmp_path), given, SilentProgress())
 
 
 def test_triples_are_linked_as_the_graphs_of_training() -> None:
@@ -229,7 +282,10 @@ def test_nodes_are_scored_for_question_and_choice(
         return real(self, labels, texts, nodes, *rest)
 
     monkeypatch.setattr(NoRelevance, "scores", scores)
-    for fields in ({"query": "asked", "answer": "choice"}, {"query": "asked"}, {}):
+    for source, fields in (
+        ({"graph_per": "choice"}, {"query": "asked", "answer": "choice"}),
+        ({}, {}),
+    ):
         given = graphs(tmp_path, "linked", **fields)
-        fitted(**LINKED).corpus(texts(tmp_path), given, SilentProgress())
-    assert scored == ["where is the cup? kitchen", "where is the cup?", TEXT]
+        fitted(**LINKED, **source).corpus(texts(tmp_path), given, SilentProgress())
+    assert scored == ["where is the cup? kitchen", TEXT]
