@@ -205,8 +205,7 @@ class Home:
 
         Raises:
             NotFoundError: no store holds this array of all texts.
-            InputError: several do, `array` is no name of an array, `texts` no list of texts, or `tokens`
-                another word.
+            InputError: several do, `array` is no array's name, `texts` no list of texts, or `tokens` another.
         """
         texts = listed(texts, "read")
         digests = [text_digest(text) for text in texts]

@@ -187,7 +187,7 @@ def _forms(document: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     shape, attributes = tuple(document["shape"]), document["attributes"]
     has_bias = None if len(shape) == 1 else attributes["has_bias"]
     today = _metadata(shape, has_bias)
-    earlier = {**_metadata(shape, bool(has_bias)), "fill_value": 0.0}
+    earlier: dict[str, Any] = {**_metadata(shape, bool(has_bias)), "fill_value": 0.0}
     if "checksum" in attributes:
         block, crc = attributes["block"], attributes["chunk_crc32c"]
         today["attributes"] |= _seal(shape, has_bias, block, crc)
