@@ -197,9 +197,10 @@ def test_checkpoints_that_take_long_are_written_less_often(
     clock, written = [0.0], list[float]()
 
     class Slow(Checkpoint):
-        def save(self, content: Mapping[str, object]) -> None:
+        def save(self, content: Mapping[str, object]) -> bool:
             written.append(clock[0])
             clock[0] += 3
+            return True
 
     class Ticking(SilentProgress):
         def advance(self, amount: int | float, note: str = "") -> None:
