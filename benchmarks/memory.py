@@ -4,8 +4,8 @@
 
 Each figure is of a fresh process: the largest `RssAnon` (memory that no file stands behind), sampled every
 2 ms, less what the same process had before. Pages of mapped files are not counted. `extraction`: all hidden
-states, values and attention rows, beyond the loaded model. `texts`: texts and digests as a corpus holds
-them, then the mean of a tiny model's last layer for each, beyond the corpus. `lookup`: finding
+states, values and attention rows (or `--capture`), beyond the loaded model. `texts`: texts and digests as a
+corpus holds them, then the mean of a tiny model's last layer for each, beyond the corpus. `lookup`: finding
 texts by digest. `fit`: opening the features that a fit holds, and an epoch of shuffled batches.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.backbone_runs import QUIET, run_ours, synthetic, target_of
+from benchmarks.backbone_runs import CAPTURE, QUIET, run_ours, synthetic, target_of
 from benchmarks.measuring import Finding, show, watched_memory
 from benchmarks.reading import drain, write_case
 from permafrost.stages.extraction.backbone import BackboneConfig, load_backbone
@@ -37,20 +37,22 @@ from permafrost.storage.keys import text_digest
 from permafrost.storage.texts import Texts
 
 MIB = 1 << 20
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SEGMENT_TEXTS = 1 << 15
 BLOCK_TEXTS = 20_000
 
 
 def extraction_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """An extraction of `--size` tokens, beyond the model."""
-    target, texts = target_of(args.backbone), synthetic(args.size, args.words)
+    target, texts = target_of(args.backbone, args.capture), synthetic(args.size, args.words)
     backbone = load_backbone(target.files, "float32", "cpu")
     gc.collect()
     peaks: list[int] = []
-    begin = time.perf_counter()
+    clock = CLOCKS[args.clock]
+    begin = clock()
     with watched_memory(peaks):
         run_ours(target, folder / "home", texts, backbone, ExtractRuntime().batch_tokens)
-    return {"peak": peaks[0], "seconds": time.perf_counter() - begin}
+    return {"peak": peaks[0], "seconds": clock() - begin}
 
 
 def texts_child(args: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -123,7 +125,9 @@ CHILDREN: dict[str, Callable[[argparse.Namespace, Path], dict[str, float]]] = {
 def child(args: argparse.Namespace, job: str, size: int) -> dict[str, float]:
     """Run one job in a fresh process."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", "--child", job]
-    command += ["--size", str(size), "--backbone", args.backbone, "--words", str(args.words)]
+    for name in ("backbone", "capture", "clock", "words"):
+        command += [f"--{name}", str(getattr(args, name))]
+    command += ["--size", str(size)]
     if args.folder is not None:
         command += ["--folder", str(args.folder)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -196,6 +200,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--backbone", default="minilm")
+    parser.add_argument("--capture", default=CAPTURE, help="of `extraction`")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="of `extraction`")
     parser.add_argument("--tokens", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--texts", type=int, nargs=2, default=[100_000, 300_000])
     parser.add_argument("--known", type=int, default=1_000_000, help="texts that a store knows")

@@ -40,11 +40,11 @@ def with_names(
         if not known or families == {"text"}:
             continue
         # Grades that are no whole numbers are no classes.
-        if known == {"number"} and not all(map(_is_whole, columns)):
+        if known == {"number"} and not all(map(is_whole, columns)):
             continue
         texts = written(name)
         is_mixed = len(known) > 1 or "text" in known
-        if is_mixed or _more_distinct(texts, columns):
+        if is_mixed or more_distinct(texts, columns):
             made = [
                 part
                 if is_text(column.type)
@@ -83,7 +83,7 @@ def _guessed(part: pa.Table, names: Iterable[str]) -> pa.Table:
     return part
 
 
-def _more_distinct(texts: Sequence[pa.ChunkedArray], columns: Sequence[pa.ChunkedArray]) -> bool:
+def more_distinct(texts: Sequence[pa.ChunkedArray], columns: Sequence[pa.ChunkedArray]) -> bool:
     """Whether labels are more when told apart as text, or were read as dates or times."""
     if any(pa.types.is_temporal(column.type) for column in columns):
         return True
@@ -110,7 +110,8 @@ def as_text(paths: Sequence[Path], options: Reading, name: str) -> pa.ChunkedArr
     return pc.utf8_trim_whitespace(pa.chunked_array(chunks, pa.string()))
 
 
-def _is_whole(column: pa.ChunkedArray) -> bool:
+def is_whole(column: pa.ChunkedArray) -> bool:
+    """Whether labels that are numbers are whole ones."""
     if not pa.types.is_floating(column.type):
         return True
     return pc.all(pc.equal(pc.floor(column), column)).as_py() is True

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from permafrost.stages.corpus.csv_labels import is_whole, more_distinct
 from permafrost.stages.corpus.table_files import with_label_as_text
 from permafrost.stages.corpus.text_format import USUAL, TextFormat
 from permafrost.stages.corpus.values import holds_text
@@ -30,10 +31,21 @@ class Labelled:
         return cls(table, label, partial(with_label_as_text, table, path, how, label))
 
     @property
+    def column(self) -> pa.ChunkedArray:
+        """The labels."""
+        return self.table.column(self.label)
+
+    @property
     def is_text(self) -> bool:
         """Whether the labels were read as text."""
-        kind = self.table.column(self.label).type
+        kind = self.column.type
         return holds_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the labels were read as numbers."""
+        kind = self.column.type
+        return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
     @property
     def as_text(self) -> "Labelled":
@@ -42,7 +54,13 @@ class Labelled:
 
 
 def typed_alike(found: Sequence[Labelled]) -> list[Labelled]:
-    """The same tables; if labels are text in one, those of csv and tsv are so in all."""
-    if not any(one.is_text for one in found):
+    """The same tables; if labels are text in one, or different texts of any would be one number, as 1 and 01,
+    those of csv and tsv are text in all."""
+    if any(one.is_text for one in found):
+        return [one if one.is_text else one.as_text for one in found]
+    numbers = [one for one in found if one.is_number]
+    texts = [one.as_text.column.cast(pa.string()) for one in numbers]
+    columns = [one.column for one in numbers]
+    if not (all(map(is_whole, columns)) and more_distinct(texts, columns)):
         return list(found)
-    return [one if one.is_text else one.as_text for one in found]
+    return [one.as_text for one in found]

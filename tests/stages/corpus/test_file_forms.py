@@ -211,6 +211,7 @@ def test_labels_that_differ_as_text_are_not_read_as_one_number(
         ("true,false,mixed", "true,false", ("false", "mixed", "true")),
         ("1,2,2a", "1, 2", ("1", "2", "2a")),
         ("01,1,2", "1,2", ("01", "1", "2")),
+        ("1,2,10", "10,2", ("1", "2", "10")),
         ("NA,EU", "NA,NA", ("EU", "NA")),
         ("1,2", "1.0,2.0", ("1", "2")),
     ],
@@ -232,6 +233,23 @@ def test_classes_of_csv_are_text_in_all_files_if_they_are_in_one(
     ]
     assert found[0].build().label_names == names
     assert content(found[1].build()) == content(found[0].build())
+
+
+def test_labels_of_two_files_are_not_merged_into_one_number(tmp_path: Path) -> None:
+    """Each file by itself has numbers, and nothing says that 01 of one is 1 of the other."""
+    for split, labels in (("train", ["1", "2"]), ("test", ["01", "2"])):
+        rows = [f"{split} {i},{label}\n" for i, label in enumerate(labels)]
+        (tmp_path / f"{split}.csv").write_text("".join(["text,label\n", *rows]))
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
+    with pytest.raises(InputError, match=r"label '01' .*never occurs in train.*'1', '2'"):
+        source(tmp_path / "train.csv", files=files).build()
+    (tmp_path / "train.csv").write_text("text,label\na,1\nb,2\nc,01\n")
+    assert source(tmp_path / "train.csv", files=files).build().label_names == ("01", "1", "2")
+    table = pa.table({"text": ["a", "b"], "label": [1, 2]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    (tmp_path / "test.csv").write_text("text,label\nc,1\nd,2\n")
+    typed = {"train": str(tmp_path / "train.parquet"), "test": str(tmp_path / "test.csv")}
+    assert source(tmp_path / "train.csv", files=typed).build().label_names == ("1", "2")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

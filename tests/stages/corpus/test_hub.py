@@ -130,7 +130,7 @@ CSV_LABELS = {
     "numbers": (["1", "2", "10", "2.0"], ["10", "1.0"]),
     "truth": (["True", "false", "True", "false"], ["true", "false"]),
     "truth in digits": (["True", "False", "True", "False"], ["0", "1"]),
-    "a split's own zeros": (["1", "2", "1", "2"], ["01", "02"]),
+    "a split's own zeros": (["1", "2", "1", "02"], ["1", "2"]),
     "text elsewhere": (["01", "2", " b", "01"], ["01", "2"]),
     "quoted": (['a "x",\ny', "b", "b", "c"], ["b", "b"]),
 }
@@ -159,6 +159,16 @@ def test_labels_of_a_csv_folder_are_those_of_its_files(
         assert corpus.label_names == expected.label_names
         assert corpus.examples.equals(expected.examples)
         assert corpus.texts == expected.texts
+
+
+def test_rows_of_one_csv_have_their_classes_however_it_is_cut(tmp_path: Path) -> None:
+    (plain := tmp_path / "plain").mkdir()
+    labels = ["1", "2", "1", "2", "01", "02"]
+    rows = "".join(f"text {i},{label}\n" for i, label in enumerate(labels))
+    (plain / "train.csv").write_text(f"text,label\n{rows}")
+    cut = config(plain, {"train": "train[:4]", "test": "train[4:]"}, task=Classification())
+    with pytest.raises(InputError, match=r"label '01' .*never occurs in train, which has '1', '2'"):
+        cut.build()
 
 
 def test_the_split_whose_grades_are_no_numbers_is_named(tmp_path: Path) -> None:
