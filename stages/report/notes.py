@@ -42,6 +42,9 @@ SHARE_OF_FALL = 0.05
 """A loss is still falling if its last epoch has more than this share of the whole decrease,"""
 SHARE_OF_LOSS = 0.01
 """and more than this share of the loss of its first epoch."""
+SHARE_OF_EPOCHS = 0.1
+"""A loss has hardly fallen if more than half of its first epoch's is left and these last epochs have more
+than `SHARE_OF_FALL` of the whole decrease: it falls about as fast as from the start."""
 _MOST_NAMED = 6
 
 
@@ -248,6 +251,17 @@ def still_falls(run: Run) -> bool:
     return bool(last > max(SHARE_OF_FALL * whole, SHARE_OF_LOSS * np.abs(losses[0])))
 
 
+def hardly_fell(run: Run) -> bool:
+    """Whether dev has been waited for although little of train had been learnt: as with states of small
+    numbers under a rate that is too low for them."""
+    losses = run.train_loss
+    if run.epochs[-1] - run.kept < WAITED or run.kept_metric >= 1 or losses[-1] <= losses[0] / 2:
+        return False
+    late = losses[-1 - max(1, int(SHARE_OF_EPOCHS * len(losses)))] - losses[-1]
+    whole = losses[0] - losses[-1]
+    return bool(late > SHARE_OF_FALL * whole > SHARE_OF_LOSS * SHARE_OF_FALL * np.abs(losses[0]))
+
+
 def unfinished_note(
     curves: Sequence[LearningCurve], controls: Sequence[str] = ()
 ) -> tuple[str, ...]:
@@ -258,10 +272,16 @@ def unfinished_note(
         if curve.method in controls:
             continue
         last = [r for r in curve.runs if ends_at_its_best(r)]
-        falling = [r for r in curve.runs if not ends_at_its_best(r) and still_falls(r)]
+        others = [r for r in curve.runs if not ends_at_its_best(r)]
+        falling = [r for r in others if still_falls(r)]
+        hardly = [r for r in others if hardly_fell(r)]
         reasons = [
             f"{why} {_seeds(runs)}"
-            for why, runs in (("the last epoch kept by", last), ("train loss falling in", falling))
+            for why, runs in (
+                ("the last epoch kept by", last),
+                ("train loss falling in", falling),
+                ("train loss hardly down, and falling, in", hardly),
+            )
             if runs
         ]
         if reasons:

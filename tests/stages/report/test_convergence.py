@@ -11,6 +11,7 @@ from permafrost.stages.report.learning import LearningCurve, Run
 from permafrost.stages.report.notes import (
     annotated,
     ends_at_its_best,
+    hardly_fell,
     still_falls,
     unconverged_note,
     unfinished_note,
@@ -68,6 +69,26 @@ def test_a_loss_that_still_falls_is_noticed_unless_dev_has_been_waited_for(loss,
     assert still_falls(run(loss, dev)) is falls
 
 
+LINE = np.linspace(0.70, 0.60, 68).tolist()
+EARLY = [0.3, 0.5, *[0.4] * 66]
+
+
+@pytest.mark.parametrize(
+    ("loss", "dev", "hardly"),
+    [
+        (LINE, EARLY, True),  # a mean of small numbers under the default rate
+        (np.linspace(0.70, 0.0, 68).tolist(), EARLY, False),  # train is learnt by heart
+        ((0.6 + 0.1 * np.exp(-np.arange(68) / 10)).tolist(), EARLY, False),  # it has converged
+        (np.linspace(0.7, 0.699, 68).tolist(), EARLY, False),  # nothing falls
+        (LINE, [0.3, 1.0, *[0.9] * 66], False),  # dev cannot rise
+        (LINE[::-1], EARLY, False),
+        ([0.7], [0.5], False),
+    ],
+)
+def test_a_fit_that_dev_ended_before_it_had_learnt_much_is_noticed(loss, dev, hardly):
+    assert hardly_fell(run(loss, dev)) is hardly
+
+
 def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
     done = run(FLAT, [0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.6])
     curves = [
@@ -85,6 +106,9 @@ def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
     )
     assert "`max_epochs`" in note
     assert unfinished_note(curves[2:3]) == ()
+    early = [LearningCurve("mean", "t", "accuracy", "ce", (run(LINE, EARLY), done))]
+    (note,) = unfinished_note(early)
+    assert "mean on t (train loss hardly down, and falling, in seed 0 (epoch 2 of 68))" in note
     many = [LearningCurve(f"m{i}", "t", "accuracy", "ce", curves[0].runs) for i in range(9)]
     assert " and 3 more. " in unfinished_note(many)[0]
 
