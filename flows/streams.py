@@ -1,8 +1,10 @@
 """Standard output and error: any character can be printed, and a reader that goes away ends no command."""
 
 import codecs
+import errno
 import io
 import os
+import stat
 import sys
 from typing import TextIO
 
@@ -28,6 +30,14 @@ def print_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="plain")
+
+
+def is_unread(stream: TextIO, error: OSError) -> bool:
+    """Whether a stream could not be written as its reader has gone: a pipe's, or the terminal was closed. The
+    same error of a file is its disk's."""
+    if error.errno == errno.EIO:
+        return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
+    return isinstance(error, BrokenPipeError)
 
 
 def let_go(stream: TextIO) -> None:

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from permafrost.flows.streams import let_go
+from permafrost.flows.streams import is_unread, let_go
 from permafrost.stages.report.entries import DASH, TIED
 from permafrost.storage.quoting import visible
 
@@ -27,6 +27,15 @@ class Terminal(Console):
         """As the parent, with control characters made visible."""
         return super().render_str("\n".join(map(visible, text.split("\n"))), **settings)
 
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """As the parent, which writes here what was printed; to a terminal that was closed, nowhere."""
+        try:
+            super().__exit__(kind, error, trace)
+        except OSError as failure:
+            if not is_unread(cast(TextIO, self.file), failure):
+                raise
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """What follows is dropped, and the command goes on to an end of its own; the parent's exits."""
         self.quiet = True
@@ -34,13 +43,15 @@ class Terminal(Console):
 
 
 def echo(text: str, end: str = "\n") -> None:
-    """Print text as it is; nowhere if standard output was closed before the program began."""
+    """Print text as it is; nowhere if standard output was closed, or nobody reads it any more."""
     if sys.stdout is None:
         return
     try:
         sys.stdout.write(text + end)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_unread(sys.stdout, error):
+            raise
         let_go(sys.stdout)
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dis import get_instructions
 from functools import lru_cache
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
@@ -20,7 +21,7 @@ from linecache import checkcache
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb, walk_stack
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from permafrost.storage.errors import InputError
@@ -273,11 +274,22 @@ def _is_stale(cls: type) -> bool:
     named = _named(cls)
     if named is cls:
         return False
-    if cls in _PLUGINS.registered.values():
+    if cls in _PLUGINS.registered.values() or cls.__module__ not in sys.modules:
         return True
     # A decorator is called before the module has the class; in a reload, while that has the former one.
-    at_work = any(f.f_globals.get("__name__") == cls.__module__ for f, _ in walk_stack(None))
-    return isinstance(named, type) and not at_work
+    return isinstance(named, type) and not any(_defines(f, cls) for f, _ in walk_stack(None))
+
+
+def _defines(frame: FrameType, cls: type) -> bool:
+    """Whether a frame may be about to give a class its name: the module's own code, or a function with
+    `global`."""
+    if frame.f_globals.get("__name__") != cls.__module__:
+        return False
+    name = cls.__qualname__.partition(".")[0]
+    return frame.f_code.co_name == "<module>" or any(
+        done.opname == "STORE_GLOBAL" and done.argval == name
+        for done in get_instructions(frame.f_code)
+    )
 
 
 def _named(cls: type) -> object | None:

@@ -7,6 +7,7 @@ from permafrost.flows.comparison.comparing import Side
 from permafrost.flows.comparison.config_changes import ConfigChange, config_changes
 from permafrost.flows.evaluations import texts_name
 from permafrost.stages.metrics.comparison import same_test_set
+from permafrost.stages.mteb_evaluation.suites import SUITE_NAMES, suite
 from permafrost.stages.mteb_evaluation.task import Role
 from permafrost.storage.artifacts import ArtifactStore, parse_ref
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
@@ -35,7 +36,7 @@ def require_same_tests(
         for task in tasks:
             if _same_sources(first, side, task, artifacts):
                 continue
-            changes = _changes(_task(first, task), _task(side, task), f"tasks.{task}")
+            changes = _task_changes(first, side, task)
             said = _named(changes, a, b)
             same = _same_examples(first, side, task)
             if same is False or (same is None and changes):
@@ -97,7 +98,7 @@ def different_settings(sides: Sequence[Side], rows: Sequence[Mapping[str, str]])
         for row, method in methods.items():
             if rows[0][row] != method:
                 continue
-            changes = _changes(_method(first, method), _method(side, method), "")
+            changes = config_changes(_method(first, method), _method(side, method))
             if said := _named(changes, _name(first), _name(side)):
                 found.setdefault(said, []).append(row)
         remarks += [
@@ -152,20 +153,47 @@ def _same_examples(a: Side, b: Side, task: str) -> bool | None:
     return None
 
 
-def _task(side: Side, task: str) -> Mapping[str, Any]:
-    """Settings of a task; those of all evaluations for one that is in them."""
+def _task_changes(a: Side, b: Side, task: str) -> list[ConfigChange]:
+    """In what a task differs; of evaluations with other names, under that of `a`."""
+    (ours, before), (theirs, after) = _task(a, task), _task(b, task)
+    if "tasks" not in (ours, theirs):
+        theirs = ours
+    return config_changes({ours: before}, {theirs: after})
+
+
+def _task(side: Side, task: str) -> tuple[str, Mapping[str, Any]]:
+    """The section that a task is in, and there the settings of the task and those that it shares."""
     config = side.config or {}
-    if (own := config.get("tasks", {}).get(task)) is not None:
-        return own
-    return config.get("evaluations", {})
+    for name, evaluation in config.get("evaluations", {}).items():
+        if (own := _in_evaluation(evaluation, task)) is not None:
+            return f"evaluations.{name}", own
+    tasks = config.get("tasks", {})
+    return "tasks", {task: tasks[task]} if task in tasks else {}
+
+
+def _in_evaluation(evaluation: Mapping[str, Any], task: str) -> dict[str, Any] | None:
+    """What an evaluation says of one of its tasks, without which methods are scored; None if it is none."""
+    tasks: dict[str, Any] = {}
+    for name in evaluation.get("suites", ()):
+        if name in SUITE_NAMES and task in (of_suite := suite(name)):
+            tasks[task] = of_suite[task].model_dump(mode="json")
+    tasks |= evaluation.get("tasks", {})
+    if task not in tasks:
+        return None
+    instructions = dict(evaluation.get("instructions", {}))
+    words = instructions.pop("tasks", {})
+    instructions.pop("methods", None)
+    if task in words:
+        instructions["tasks"] = {task: words[task]}
+    return {
+        "fitted_on": evaluation.get("fitted_on"),
+        "instructions": instructions,
+        "tasks": {task: tasks[task]},
+    }
 
 
 def _method(side: Side, method: str) -> Mapping[str, Any]:
     return (side.config or {}).get("methods", {}).get(method, {})
-
-
-def _changes(a: Mapping[str, Any], b: Mapping[str, Any], where: str) -> list[ConfigChange]:
-    return config_changes({where: a}, {where: b}) if where else config_changes(a, b)
 
 
 def _named(changes: Sequence[ConfigChange], a: str, b: str) -> str:

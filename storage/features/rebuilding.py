@@ -18,7 +18,13 @@ from permafrost.storage.errors import CorruptDataError, InputError, NotFoundErro
 from permafrost.storage.features.copies import committed_tables
 from permafrost.storage.features.layout import CHUNK_BYTES, ArraySpec, Axes, Codec
 from permafrost.storage.features.receipts import Receipt, read_receipt
-from permafrost.storage.features.record import StoreRecord, copy_path, parse_record, record_path
+from permafrost.storage.features.record import (
+    LAST_RESORT,
+    StoreRecord,
+    copy_path,
+    parse_record,
+    record_path,
+)
 from permafrost.storage.features.shard import CRC_BYTES, chunk_index, index_bytes
 from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.replica import public_name, replica_of
@@ -109,8 +115,8 @@ def rebuild_record(root: Path) -> StoreRecord:
             return record
         tried.append(problems[0])
     raise CorruptDataError(
-        f"the record of the store {root.name} cannot be rebuilt: {'; '.join(tried)}. Put one of the two "
-        f"files back from a backup, or delete the folder and extract again; nothing was changed"
+        f"the record of the store {root.name} cannot be rebuilt: {'; '.join(tried)}; {LAST_RESORT}; nothing "
+        "was changed"
     )
 
 

@@ -19,6 +19,8 @@ from permafrost.storage.sealed import read_sealed, sealed_bytes
 
 RECORD = "store.json"
 FORMAT = "permafrost-features"
+LAST_RESORT = "put one of the two files back from a backup, or delete the folder and extract again"
+"""What to do where neither the record nor its copy can be used."""
 
 
 class StoreRecord(BaseModel):
@@ -78,7 +80,6 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
     path = record_path(root)
     try:
         record = parse_record(path)
-        _require_checksum(root, record)
     except CorruptDataError as error:
         raise CorruptDataError(f"{error}{_record_advice(root)}") from error
     except FileNotFoundError as error:
@@ -87,6 +88,7 @@ def read_record(root: Path, expect: StoreIdentity | None = None) -> StoreRecord:
                 f"there is no feature store at {root} (no {RECORD}); see 'permafrost ls'"
             ) from error
         raise CorruptDataError(f"{public_name(path)} is gone{_record_advice(root)}") from error
+    _require_checksum(root, record)
     _require_possible(root, record)
     if expect is not None:
         require_same(record.identity, expect, str(root))
@@ -114,6 +116,7 @@ def _require_checksum(root: Path, record: StoreRecord) -> None:
             return
     raise CorruptDataError(
         f"{record_path(root)} has lost its checksum and is not what {copy_path(root)} says"
+        f"{_record_advice(root, record.store_id)}"
     )
 
 
@@ -126,7 +129,9 @@ def _require_possible(root: Path, record: StoreRecord) -> None:
     except InputError as error:
         wrong = str(error)
     if wrong is not None:
-        raise CorruptDataError(f"{record_path(root)} is damaged: {wrong}{_record_advice(root)}")
+        raise CorruptDataError(
+            f"{record_path(root)} is damaged: {wrong}{_record_advice(root, record.store_id)}"
+        )
 
 
 def has_record(root: Path) -> bool:
@@ -182,10 +187,16 @@ def parse_record(path: Path) -> StoreRecord:
 
 
 def _record_advice(root: Path, store_id: str | None = None) -> str:
-    """End of every message about a damaged record; `store_id` is that of the record, if it can be read. The
+    """End of every message about a damaged record; `store_id` is that of the record, if it can be used. The
     copy is what `repair` would put in its place, so a copy of another store says whose folder this was."""
-    with contextlib.suppress(CorruptDataError, InputError, OSError):
+    try:
         store_id = parse_record(copy_path(root)).store_id
+    except (CorruptDataError, FileNotFoundError):
+        if store_id is None:
+            copy = public_name(copy_path(root))
+            return f"; its copy {copy} is gone or damaged as well: {LAST_RESORT}"
+    except (InputError, OSError):
+        pass  # which `repair` says
     if store_id in (None, root.name):
         return advice(root)
     return (

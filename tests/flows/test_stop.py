@@ -10,6 +10,7 @@ import termios
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +229,23 @@ def test_an_ignored_signal_stays_ignored(name: str) -> None:
     assert (code, out, err) == (0, "finished\n", "")
 
 
+def _in_a_terminal(body: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A program that has said `ready`, and its terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", FRAME.format(body=textwrap.indent(textwrap.dedent(body), "    "))],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(slave)
+    assert os.read(master, 5) == b"ready"
+    return process, master
+
+
 def test_the_end_of_its_terminal_stops_a_process_that_prints() -> None:
     body = """
         with STOP.orderly():
@@ -239,21 +257,42 @@ def test_the_end_of_its_terminal_stops_a_process_that_prints() -> None:
             finally:
                 say("to nobody")
     """
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", FRAME.format(body=textwrap.indent(textwrap.dedent(body), "    "))],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=_take_terminal,
-    )
-    os.close(slave)
-    assert os.read(master, 5) == b"ready"
+    process, master = _in_a_terminal(body)
     started = time.monotonic()
     os.close(master)
     assert process.wait(timeout=60) == 129
     assert time.monotonic() - started < BOUND_S
+
+
+def test_who_ignores_the_end_of_its_terminal_goes_on_with_the_bars_and_all_it_prints(
+    tmp_path: Path,
+) -> None:
+    body = f"""
+        import os, signal
+        from pathlib import Path
+        from permafrost.flows.engine.progress import Display
+        from permafrost.flows.terminal import Terminal, echo
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        say("ready")
+        while os.isatty(1):
+            time.sleep(0.01)
+        with Display(Terminal(force_terminal=True)) as display:
+            bar = display.open("a fit", 10, "steps")
+            time.sleep(0.3)  # the bars are drawn by a thread of theirs
+            display.move(bar, 1)
+            display.say("above the bars")
+            display.tell("a note")
+            print("by a plug-in")
+        echo("a line")
+        Terminal().print("a table")
+        Terminal(stderr=True).print("an error")
+        Path({str(tmp_path / "ended")!r}).write_text("well")
+    """
+    process, master = _in_a_terminal(body)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "ended").read_text() == "well"
 
 
 def test_handlers_are_given_back() -> None:

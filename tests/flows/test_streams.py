@@ -1,5 +1,6 @@
 """What a command prints to: encodings that lack characters, and readers that go away."""
 
+import errno
 import io
 import os
 import subprocess
@@ -56,6 +57,20 @@ def test_lines_outlive_the_reader_of_the_output(
     for line in ("a", "b"):
         echo(line)
     assert os.fstat(without_reader.fileno()).st_rdev == Path(os.devnull).stat().st_rdev
+
+
+def test_a_disk_that_fails_is_no_reader_that_has_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    class Failing(io.TextIOWrapper):
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with (tmp_path / "out.txt").open("wb") as file:
+        monkeypatch.setattr(sys, "stdout", Failing(file))
+        for write in (echo, Terminal().print):
+            with pytest.raises(OSError, match="Input/output error"):
+                write("a line")
 
 
 def test_a_command_ends_well_where_there_is_no_output():

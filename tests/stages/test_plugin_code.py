@@ -391,6 +391,32 @@ def test_a_class_that_its_module_is_about_to_have_is_registered(beside: Path) ->
         assert vars(heads)["Mine"] in plugins.classes()
 
 
+def test_a_function_that_registers_a_class_of_before_a_reload_is_refused(beside: Path) -> None:
+    """It is of the class's own module, but gives nothing a name there; one that does is none of them."""
+    adding = "from permafrost.stages import plugins\ndef add(cls):\n    plugins.register(cls)\n"
+    making = "def make():\n    global Mine\n    Mine = type('Mine', (), {})\n    plugins.register(Mine)\n"
+    (beside / "heads.py").write_text(f"{SOURCE}{adding}{making}")
+    heads = importlib.import_module("mylib_beside.heads")
+    old = vars(heads)["Mine"]
+    importlib.reload(heads)
+    new = vars(heads)["Mine"]
+    with pytest.raises(InputError, match=r"heads\.Mine is not the class .* import it again"):
+        vars(heads)["add"](old)
+    vars(heads)["add"](new)
+    assert new in plugins.classes()
+    vars(heads)["make"]()
+    assert vars(heads)["Mine"] in plugins.classes()
+    assert vars(heads)["Mine"] is not new
+
+
+def test_a_class_whose_module_is_loaded_no_more_is_refused(beside: Path) -> None:
+    (beside / "heads.py").write_text(SOURCE)
+    old = vars(importlib.import_module("mylib_beside.heads"))["Mine"]
+    del sys.modules["mylib_beside.heads"]
+    with pytest.raises(InputError, match=r"heads\.Mine is not the class .* import it again"):
+        plugins.register(old)
+
+
 def test_what_another_module_puts_into_its_place_is_no_reload(beside: Path) -> None:
     (beside / "heads.py").write_text(SOURCE.replace("SCALE = 1.0", "def act2(x):\n    return x"))
     heads = importlib.import_module("mylib_beside.heads")

@@ -1,6 +1,7 @@
 """`permafrost across`: runs with several backbones in one table."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from permafrost.flows.records.history import (
     end,
     find_run,
 )
+from permafrost.stages.mteb_evaluation.suites import suite
 from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import pairs, write
@@ -294,6 +296,44 @@ def test_runs_on_other_data_are_refused_and_other_versions_of_our_code_are_not(
     for name, ref in (("e", None), ("f", f"corpus/{'0' * 32}")):
         _, remarks = read_across([a, of(name, ref, "here.csv")], tmp_path, [])
         assert remarks[-1].endswith(f"a@1 and {name}@1 have the same test examples of t.")
+
+
+def test_only_what_an_evaluation_says_of_a_task_counts_for_it(tmp_path: Path) -> None:
+    def of(name: str, own: Mapping[str, Any], **others: Any) -> str:
+        evaluations = {"local": {"tasks": {"t": own}, **others}, "more": {"suites": [name]}}
+        return recorded(tmp_path, name, [("mean", "t")], "done", evaluations=evaluations)
+
+    a = of("a", {"kind": "local", "n": 3})
+    words = {"kind": "suite", "tasks": {"other": "Find:"}}
+    same = of("b", {"kind": "local", "n": 3}, methods=["mean"], suites=["glot7"])
+    _, remarks = read_across([a, same], tmp_path, [])
+    assert remarks[-1] == (
+        "Nothing is left that says whether a@1 and b@1 have the same test examples of t."
+    )
+    for other, said in {
+        of("c", {"kind": "local", "n": 1}): "local.tasks.t.n: 3 in a@1, 1 in c@1",
+        of("d", {"kind": "local", "n": 3}, instructions=words): (
+            'local.instructions.kind: absent in a@1, "suite" in d@1'
+        ),
+    }.items():
+        with pytest.raises(InputError, match=re.escape(f"(evaluations.{said})")):
+            read_across([a, other], tmp_path, [])
+
+
+def test_a_task_of_a_suite_is_the_same_by_name_or_as_the_experiment_writes_it(
+    tmp_path: Path,
+) -> None:
+    def of(name: str, **evaluation: Any) -> str:
+        config = {"evaluations": {name: evaluation}}
+        return recorded(tmp_path, name, [("mean", "STS17")], "done", **config)
+
+    suites = of("suites", suites=["va14"], tasks={})
+    named = suite("va14")["STS17"].model_dump(mode="json")
+    written = of("written", suites=[], tasks={"STS17": named})
+    assert "Nothing is left" in read_across([suites, written], tmp_path, [])[1][-1]
+    other = of("other", suites=["va14"], tasks={"STS17": {**named, "splits": ["train"]}})
+    with pytest.raises(InputError, match=r"\(evaluations\.suites\.tasks\.STS17\.splits: "):
+        read_across([suites, other], tmp_path, [])
 
 
 def test_other_seeds_and_settings_are_said(tmp_path: Path) -> None:

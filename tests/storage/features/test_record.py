@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from permafrost.flows.damage import store_problems
 from permafrost.storage.errors import CorruptDataError, PermafrostError
 from permafrost.storage.features import store as stores
 from permafrost.storage.features.rebuilding import rebuild_record
-from permafrost.storage.features.record import StoreRecord, copy_path, read_record, record_path
+from permafrost.storage.features.record import (
+    LAST_RESORT,
+    StoreRecord,
+    copy_path,
+    read_record,
+    record_path,
+)
 from permafrost.storage.features.repairing import mend
 from permafrost.storage.features.segments import table_copy
 from permafrost.storage.features.store import FeatureStore, store_folders
@@ -168,6 +175,35 @@ def test_if_both_are_damaged_nothing_is_changed(small: SmallStore) -> None:
     with pytest.raises(CorruptDataError, match=r"cannot be rebuilt: .*from a backup"):
         mend(root, SilentProgress())
     assert _contents(root) == before
+
+
+@pytest.mark.parametrize("record", ["gone", "damaged"])
+@pytest.mark.parametrize("copy", ["gone", "damaged"])
+def test_without_a_copy_to_take_it_from_repair_is_not_promised(
+    small: SmallStore, record: str, copy: str
+) -> None:
+    root = small.store.root
+    for path, state in ((record_path(root), record), (copy_path(root), copy)):
+        path.unlink() if state == "gone" else path.write_text("{}")
+    advice = f"its copy {copy_path(root)} is gone or damaged as well: {LAST_RESORT}"
+    with pytest.raises(CorruptDataError, match=rf"store\.json is {record}.*{re.escape(advice)}$"):
+        read_record(root)
+    with pytest.raises(CorruptDataError, match=LAST_RESORT):
+        mend(root, SilentProgress())
+
+
+def test_a_record_that_lost_its_checksum_is_repaired_also_without_a_copy_to_take_it_from(
+    small: SmallStore,
+) -> None:
+    root = small.store.root
+    content = json.loads(record_path(root).read_text())
+    del content["checksum"]
+    record_path(root).write_text(json.dumps(content))
+    copy_path(root).write_text("{}")
+    with pytest.raises(CorruptDataError, match=r"lost its checksum.*repair .* writes it again"):
+        read_record(root)
+    mend(root, SilentProgress())
+    assert read_record(root) == small.store.record
 
 
 def test_a_whole_record_of_other_sizes_does_not_win_over_the_arrays(
