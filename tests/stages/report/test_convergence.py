@@ -83,7 +83,10 @@ def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
         "Possibly undertrained: GLOT on t (the last epoch kept by seed 0 (epoch 2 of 2)), mean on t "
         "(train loss falling in seeds 0 (epoch 1 of 2), 2 (epoch 1 of 2)). "
     )
-    assert "`max_epochs`" in note
+    # `kind: layers` has `max_epochs` and `lr` of its own; other kinds have them in `optim`.
+    assert (
+        "Raise `max_epochs`, or `lr`; a method with `optim` can also leave `max_epochs` out" in note
+    )
     assert unfinished_note(curves[2:3]) == ()
     many = [LearningCurve(f"m{i}", "t", "accuracy", "ce", curves[0].runs) for i in range(9)]
     assert " and 3 more. " in unfinished_note(many)[0]
