@@ -86,6 +86,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
         {
             "name": e.name,
             "report": e.report,
+            "metrics": e.metrics,
             # The page's template and style are not Python, so no code fingerprint sees them.
             "page": page_digest(),
             "cells": cells,

@@ -15,6 +15,7 @@ from permafrost.stages.extraction.recipes.recipe import Recipe
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.extraction.target import ExtractTarget, ResolvedBackbone
 from permafrost.stages.fit.metrics import DEFAULT_METRIC, Metric
+from permafrost.stages.freeze.config import Correlation
 
 if TYPE_CHECKING:
     from permafrost.flows.methods.method import Method
@@ -131,6 +132,11 @@ class Cell:
     def metric(self) -> Metric:
         """The named one, or else the usual one of the kind of task."""
         return self.named_metric or DEFAULT_METRIC[self.task_kind]
+
+    @property
+    def correlation(self) -> Correlation:
+        """The named one, for methods that take one correlation alone; Pearson's if none or both are named."""
+        return "spearman" if self.named_metric == "spearman" else "pearson"
 
     @property
     def corpus(self) -> Input:

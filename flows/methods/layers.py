@@ -24,10 +24,7 @@ from permafrost.stages.extraction.capture import in_order
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.fit.choice import STAGE as CHOOSE
 from permafrost.stages.fit.choice import choose, chosen_candidate
-from permafrost.stages.freeze.config import (
-    PairFitConfig,
-    Scale,
-)
+from permafrost.stages.freeze.config import Correlation, PairFitConfig, Scale
 from permafrost.stages.freeze.layers_head import PairHeadConfig, heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
 from permafrost.stages.freeze.pair_candidates import pair_candidates
@@ -87,8 +84,9 @@ class LayersMethod(EvaluatedMethod):
     """Passes over train; which one is kept is chosen on dev."""
     loss: PairLossConfig = Field(default="log_variance", validate_default=True)
     """Of predicted similarities, given the gold ones."""
-    metric: Literal["pearson", "spearman"] = "pearson"
-    """Which correlation chooses the epoch on dev and is reported."""
+    metric: Correlation | None = None
+    """Which correlation chooses the epoch on dev and is reported; if not given, the one that `metrics` of the
+    experiment has for the task, and Pearson's where that has none, or `spearman_pearson`."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Epochs between evaluations on dev; the last epoch is always evaluated."""
     scale: Scale = "none"
@@ -110,7 +108,7 @@ class LayersMethod(EvaluatedMethod):
     @model_validator(mode="after")
     def _grid_is_of_the_fit(self) -> "LayersMethod":
         try:
-            self.candidates(0)
+            self.candidates("pearson", 0)
         except InputError as error:
             raise ValueError(str(error)) from error
         return self
@@ -177,7 +175,7 @@ class LayersMethod(EvaluatedMethod):
         return {self.latents.recipe: self._arrays(sizes)}
 
     def _arrays(self, sizes: BackboneSizes) -> tuple[str, ...]:
-        tried = self._different(0, sizes).values()
+        tried = self._different("pearson", 0, sizes).values()  # The metric changes nothing read.
         return in_order({array for one in tried for array in one.latents.arrays(sizes)})
 
     def role_on(self, task: CorpusConfig | None) -> Role:
@@ -188,12 +186,13 @@ class LayersMethod(EvaluatedMethod):
         """As given."""
         return self.loss.kind
 
-    def fit_config(self, seed: int) -> PairFitConfig:
-        """The complete config of one fit."""
+    def fit_config(self, metric: Correlation, seed: int) -> PairFitConfig:
+        """The complete config of one fit on a task whose own metric is given."""
         fields = {n: getattr(self, n) for n in PairFitConfig.model_fields if n != "seed"}
+        fields["metric"] = self.metric or metric
         return PairFitConfig(**fields, seed=seed)
 
-    def candidates(self, seed: int) -> dict[str, LayersCandidate]:
+    def candidates(self, metric: Correlation, seed: int) -> dict[str, LayersCandidate]:
         """All fits that are chosen from, by what tells them apart; the only one under "".
 
         Raises:
@@ -205,14 +204,16 @@ class LayersMethod(EvaluatedMethod):
                 f"grid tries {wrong[0]}, but of latents a grid tries {_LAYERS} alone; give each value of "
                 "another field a method of its own"
             )
-        fit = self.fit_config(seed)
+        fit = self.fit_config(metric, seed)
         fields = {name: getattr(fit, name) for name in PairFitConfig.model_fields}
         return pair_candidates(LayersCandidate(**fields, latents=self.latents), self.grid)
 
-    def _different(self, seed: int, sizes: BackboneSizes) -> dict[str, LayersCandidate]:
+    def _different(
+        self, metric: Correlation, seed: int, sizes: BackboneSizes
+    ) -> dict[str, LayersCandidate]:
         """The candidates, of those that are the same fit the first: `last` and `-1` may be one block."""
         found: dict[str, tuple[str, LayersCandidate]] = {}
-        for name, candidate in self.candidates(seed).items():
+        for name, candidate in self.candidates(metric, seed).items():
             try:
                 reads = candidate.latents.arrays(sizes)
             except InputError as error:
@@ -237,7 +238,8 @@ class LayersMethod(EvaluatedMethod):
             }
         label = f"{cell.method} · {cell.task} · seed {cell.seed}"
         fits: list[Node] = []
-        for name, candidate in self._different(cell.seed, upstream.sizes).items():
+        different = self._different(cell.correlation, cell.seed, upstream.sizes)
+        for name, candidate in different.items():
             latents = candidate.latents
             read = cell.reading(latents.recipe, latents.arrays(upstream.sizes))
             fits.append(
@@ -259,11 +261,12 @@ class LayersMethod(EvaluatedMethod):
         sizes = cell.upstream.sizes
         read = cell.reading(self.latents.recipe, self._arrays(sizes))
         head = Input(name="head", ref=fitted.id, loader=loaders.LAYERS_SCORE)
-        tried = [one.latents for one in self._different(cell.seed, sizes).values()]
+        metric = cell.correlation
+        tried = [one.latents for one in self._different(metric, cell.seed, sizes).values()]
         layers = [{"layers": one.layers, "arrays": one.arrays(sizes)} for one in tried]
         return ScoreLayers.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
-            SimilarityConfig(metric=self.metric),
+            SimilarityConfig(metric=self.metric or metric),
             (head, cell.corpus, *read.inputs),
             run_facts={
                 **read.run_facts,

@@ -19,7 +19,7 @@ from permafrost.flows.nodes.summaries import score_summary
 from permafrost.flows.stage import Stage
 from permafrost.stages.bounds import MAX_STEPS, MAX_WIDTH
 from permafrost.stages.corpus.columns import TaskKind
-from permafrost.stages.freeze.config import PairFitConfig
+from permafrost.stages.freeze.config import Correlation, PairFitConfig
 from permafrost.stages.freeze.graded import require_pairs
 from permafrost.stages.freeze.layers_head import heads_with_vectors
 from permafrost.stages.freeze.losses import PairLossConfig
@@ -50,8 +50,9 @@ class LayersOnHeadsMethod(Method):
     """Passes over train; which one is kept is chosen on dev."""
     loss: PairLossConfig = Field(default="mse", validate_default=True)
     """Of predicted similarities, given the gold ones."""
-    metric: Literal["pearson", "spearman"] = "pearson"
-    """Which correlation chooses the epoch on dev and is reported."""
+    metric: Correlation | None = None
+    """Which correlation chooses the epoch on dev and is reported; if not given, the one that `metrics` of the
+    experiment has for the task, and Pearson's where that has none, or `spearman_pearson`."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks; every task with graded pairs if not given."""
 
@@ -140,7 +141,7 @@ class LayersOnHeadsMethod(Method):
             batch_size=self.batch_size,
             max_epochs=self.max_epochs,
             loss=self.loss,
-            metric=self.metric,
+            metric=self.metric or cell.correlation,
             evaluate_every=1,
             seed=cell.seed,
         )
@@ -160,7 +161,7 @@ class LayersOnHeadsMethod(Method):
         return ScoreOnHeads.node(
             f"score {cell.method} · {cell.task} · seed {cell.seed}",
             {
-                "similarity": to_plain(SimilarityConfig(metric=self.metric)),
+                "similarity": to_plain(SimilarityConfig(metric=self.metric or cell.correlation)),
                 "read": run_facts["read"],
             },
             (head, *inputs),

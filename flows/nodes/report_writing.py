@@ -93,6 +93,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         swept=[_swept(CurveEntry.model_validate(c)) for c in config["curves"]],
         gaps=gaps,
         remarks=config["unread"],
+        named_metrics=config["metrics"],
     )
 
 

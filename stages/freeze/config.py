@@ -13,6 +13,8 @@ from permafrost.stages.freeze.later_fields import LaterFields
 from permafrost.stages.freeze.layers_head import PairHeadConfig
 from permafrost.stages.freeze.losses import PairLossConfig
 
+Correlation = Literal["pearson", "spearman"]
+"""By which heads on graded pairs are chosen and scored."""
 Scale = Literal["none", "centred", "vector", "feature"]
 """`centred`: every latent minus the mean of its own numbers; `vector`: that over their standard deviation;
 `feature`: every number minus its mean over the training texts, over its standard deviation there."""
@@ -93,7 +95,7 @@ class PairFitConfig(_Config):
     seed: int = Field(ge=0, le=MAX_SEED)
     """Seeds the initial weights, dropout, the order of the batches, and the permutations of
     `labels="shuffled"`."""
-    metric: Literal["pearson", "spearman"] = "pearson"
+    metric: Correlation = "pearson"
     """Which correlation on dev chooses the epoch."""
     evaluate_every: int = Field(default=10, ge=1, le=MAX_STEPS)
     """Epochs between evaluations on dev; the last epoch is always evaluated."""

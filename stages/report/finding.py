@@ -1,7 +1,7 @@
 """The sentence on top of a report: which method is best, how sure that is, and what it is compared with."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from permafrost.stages.metrics.bootstrap import Difference, interval
@@ -21,7 +21,7 @@ from permafrost.stages.report.tables import (
 _NAME_CHARS = 60
 _MOST_NAMED = 2
 _MOST_FIRST = 4
-_MOST_LEFT_OUT = 3
+_MOST_TASKS = 3
 _SEPARATES = re.compile(r"[,;:“”]| and ")
 
 
@@ -40,21 +40,28 @@ def finding(table: ResultsTable, config: ReportConfig, *, has_gaps: bool = False
         return so_far + _unranked(table, split)
     mean = _mean(table, config)
     if mean is None:
-        return so_far + _by_task(table, _why_no_mean(table, config))
+        return so_far + _by_task(table, f" ({_why_no_mean(table, config)})")
     ranked = _Ranked(table, config, mean)
     if not ranked.methods:
-        return so_far + _by_task(table, _why_no_row(table, mean))
+        return so_far + _by_task(table, f" ({_why_no_row(table, mean)})")
     return so_far + ranked.sentence()
 
 
 def _unranked(table: ResultsTable, split: dict[str, list[str]]) -> str:
     """Where no number is one of all methods: what is best on the other tasks, if there are any."""
-    task, metrics = next(iter(split.items()))
-    on = marked(task) if len(split) == 1 else f"{len(split)} tasks"
-    why = f"methods on {on} are scored by different metrics, {', '.join(metrics)}, which cannot be compared"
-    if all(column.task in split for column in table.columns):
-        return f"{why[0].upper()}{why[1:]}: none is called the best."
-    return _by_task(table, why, [*split])
+    metrics = dict.fromkeys(metric for of_task in split.values() for metric in of_task)
+    why = f"are scored by different metrics ({', '.join(metrics)}), which cannot be compared"
+    others = list(dict.fromkeys(c.task for c in table.columns if c.task not in split))
+    if not others:
+        on = marked(next(iter(split))) if len(split) == 1 else f"{len(split)} tasks"
+        return f"Methods on {on} {why}: none is called the best."
+    alone = " alone" if len(others) == 1 else ""
+    return _by_task(
+        table,
+        f"; {_some(list(split))} {'is' if len(split) == 1 else 'are'} left out, as methods there {why}",
+        others,
+        f"On the tasks with one metric ({_some(others)}{alone}), ",
+    )
 
 
 def _mean(table: ResultsTable, config: ReportConfig) -> Average | None:
@@ -178,9 +185,7 @@ class _Ranked:
         others = dict.fromkeys(c.task for c in self._table.columns if c.task not in counted)
         if not others:
             return []
-        named = [marked(task) for task in others][:_MOST_LEFT_OUT]
-        more = [f"{len(others) - len(named)} more"] if len(others) > len(named) else []
-        return [f"without {_listed([*named, *more])}"]
+        return [f"without {_some(list(others))}"]
 
     def _against_methods(self, best: Row, others: Sequence[tuple[Row, float]]) -> list[str]:
         """Those within noise, and the next best if it is not among them."""
@@ -259,6 +264,13 @@ def _named(rows: Sequence[Row]) -> str:
     return _listed([*named, *more])
 
 
+def _some(tasks: Sequence[str]) -> str:
+    """The first tasks by name, and how many more there are."""
+    named = [marked(task) for task in tasks][:_MOST_TASKS]
+    more = [f"{len(tasks) - len(named)} more"] if len(tasks) > len(named) else []
+    return _listed([*named, *more])
+
+
 def marked(name: str) -> str:
     """A name in quotes if it has what separates names and clauses in the sentence."""
     short = shortened(name, _NAME_CHARS)
@@ -270,43 +282,66 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _by_task(table: ResultsTable, why: str, left_out: Sequence[str] = ()) -> str:
+def _by_task(
+    table: ResultsTable, why: str, tasks: Sequence[str] | None = None, lead: str = ""
+) -> str:
     """For tasks without a mean: which methods are best on most of them, on how many they share that with
-    others, and on how many it may be chance. Some tasks may be `left_out`, and those with one method alone
-    say nothing of which is better."""
+    others, and on how many it may be chance. Tasks with one method alone say nothing of which is better.
+
+    Args:
+        table: the results.
+        why: ends the sentence.
+        tasks: the only ones that are looked at; all if None.
+        lead: begins the sentence, and says which tasks these are.
+    """
+    columns = table.columns
     places = [
-        next(i for i, column in enumerate(table.columns) if column.task == task)
-        for task in dict.fromkeys(c.task for c in table.columns if c.task not in left_out)
+        next(i for i, column in enumerate(columns) if column.task == task)
+        for task in dict.fromkeys(c.task for c in columns if tasks is None or c.task in tasks)
     ]
-    others = "other task" if left_out else "task"
     if len(table.compared) == 1:
         (only,) = table.compared
         beside = _beside_controls(table, [only], places)
-        return (
-            f"{_name(only)} is the only method on {_counted(len(places), others)}{beside} ({why})."
-        )
+        n = _counted(len(places), "task")
+        return f"{lead}{_name(only)} is the only method on {n}{beside}{why}."
     held = [i for i in places if sum(row.entries[i] is not None for row in table.compared) > 1]
     if not held:
-        return f"No two methods were run on the same task, so that none is called the best ({why})."
+        no = "no" if lead else "No"
+        return f"{lead}{no} two methods were run on the same task, so that none is called the best{why}."
     won = {row: [i for i in held if table.is_best(row, i)] for row in table.compared}
     most = max(map(len, won.values()))
-    best = [row for row, tasks in won.items() if len(tasks) == most]
-    theirs = sorted({i for row in best for i in won[row]})
-    shared = [i for i in theirs if sum(i in tasks for tasks in won.values()) > 1]
-    near = [i for i in theirs if any(table.is_tied(row, i) for row in table.compared)]
+    best = [row for row, of_row in won.items() if len(of_row) == most]
     alone = (
         f", {_counted(len(places) - len(held), 'more')} with one method alone"
         if places != held
         else ""
     )
     is_best = f"{_named(best)} {'are each' if len(best) > 1 else 'is'} best"
-    marks = [
-        *([f"sharing the first place on {len(shared)} of those"] if shared else []),
-        *([f"within noise of another on {len(near)} of those"] if near else []),
-    ]
-    return (
-        f"{', '.join([f'{is_best} on {most} of {_counted(len(held), others)}{alone}', *marks])}"
-        f"{_beside_controls(table, best, held)} ({why})."
+    said = f"{lead}{is_best} on {most} of {_counted(len(held), 'task')}{alone}"
+    theirs = sorted({i for row in best for i in won[row]})
+    if len(theirs) == most or len(best) > _MOST_NAMED:
+        # Of one method, or of several that are best on the same tasks, or of too many for one clause each.
+        together = "" if len(theirs) == most else f", on {len(theirs)} together"
+        beside = _beside_controls(table, best, held)
+        return f"{said}{together}{_marks(table, won, theirs)}{beside}{why}."
+    has_controls = bool(table.of_role("control"))
+    each = "; ".join(
+        f"{_name(row)} on {_some([columns[i].task for i in won[row]])}{_marks(table, won, won[row])}"
+        f"{_beside_controls(table, [row], held) if has_controls else ''}"
+        for row in best
+    )
+    return f"{said}{'' if has_controls else ', with no control'}: {each}{why}."
+
+
+def _marks(table: ResultsTable, won: Mapping[Row, Sequence[int]], places: Sequence[int]) -> str:
+    """On how many of the tasks where methods are best they share that, and may be so by chance."""
+    shared = [i for i in places if sum(i in own for own in won.values()) > 1]
+    near = [i for i in places if any(table.is_tied(row, i) for row in table.compared)]
+    marks = {"sharing the first place": shared, "within noise of another": near}
+    return "".join(
+        f", {mark} {'there' if len(places) == 1 else f'on {len(at)} of those'}"
+        for mark, at in marks.items()
+        if at
     )
 
 
@@ -326,5 +361,7 @@ def _beside_controls(table: ResultsTable, best: Sequence[Row], places: Sequence[
         if ours and theirs:
             held += 1
             above += min(ours) > max(theirs)
+    if not held:
+        return ", with no control there" if controls else ", with no control"
     which = "and all of them above" if len(best) > 1 else "and above"
-    return f", {which} every control on {above} of {held}" if held else ", with no control"
+    return f", {which} every control on {above} of {held}"

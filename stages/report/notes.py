@@ -54,11 +54,14 @@ def annotated(
     config: ReportConfig,
     curves: Sequence[LearningCurve] = (),
     extractions: Sequence[Extraction] = (),
+    *,
+    named_metrics: Mapping[str, str] | None = None,
 ) -> ResultsTable:
     """The table with intervals, comparisons, means over tasks, and notes.
 
     `curves` are the learning curves of the trained methods, for a note on fits that may be unfinished;
-    `extractions` the runs of the backbone, for a note on texts that it did not read to the end.
+    `extractions` the runs of the backbone, for a note on texts that it did not read to the end;
+    `named_metrics` the experiment's `metrics`, for what to write where methods have different ones.
 
     Raises:
         CorruptDataError: a file of predictions cannot be read.
@@ -79,7 +82,7 @@ def annotated(
             *few_seeds_note(
                 results, by_column, is_over_tasks=any(len(a.columns) >= LEAST_TASKS for a in means)
             ),
-            *metrics_note(table),
+            *metrics_note(table, named_metrics or {}),
             *(averages_note(columns, means) if is_averaged else ()),
             *small_sets_note(resampled, bootstrap),
             *one_class_note(columns),
@@ -176,16 +179,28 @@ def _with_fewest(numbers: Mapping[tuple[str, str], int]) -> list[str]:
     return named
 
 
-def metrics_note(table: ResultsTable) -> tuple[str, ...]:
-    """A note on each task that is scored by one metric for some methods and by another for the others."""
+def metrics_note(table: ResultsTable, named: Mapping[str, str]) -> tuple[str, ...]:
+    """A note on each task that is scored by one metric for some methods and by another for the others, with
+    what to write; `named` are the experiment's `metrics` by task."""
     notes: list[str] = []
     for task, metrics in scored_differently(table).items():
         # Methods without training have one of the correlations, never their mean.
-        metric = next(one for one in metrics if one != "spearman_pearson")
+        possible = [one for one in metrics if one != "spearman_pearson"]
+        if (metric := named.get(task)) in possible:
+            of_embed = " (that of `kind: embed` is spearman unless given)"
+            advice = (
+                f"The experiment's `metrics` has {metric}, but a method's own `metric` wins over that"
+                f"{of_embed if metric == 'pearson' else ''}: give it {metric}, too."
+            )
+        else:
+            metric = possible[0]
+            advice = (
+                f"One metric for all of them: 'metrics: {{{task}: {metric}}}' in the experiment; a method's "
+                f"own `metric` wins over that, so leave it out there, or give it {metric}, too."
+            )
         notes.append(
             f"Methods on {task} are scored by different metrics ({', '.join(metrics)}), which cannot be "
-            f"compared. One metric for all of them: 'metrics: {{{task}: {metric}}}' in the experiment; a "
-            f"method's own `metric` wins over that, so leave it out there, or give it {metric}, too."
+            f"compared. {advice}"
         )
     return tuple(notes)
 
@@ -290,8 +305,8 @@ def unfinished_note(
         return ()
     return (
         f"Possibly undertrained: {_named(fits)}. Their scores may say more "
-        "about the training than about the method. Raise `max_epochs`, or leave it out of `optim` so that "
-        "dev decides; if it is not set, raise `max_steps` or `lr`.",
+        "about the training than about the method. Raise `max_epochs`, or `lr`; a method with `optim` can "
+        "also leave `max_epochs` out of it, so that dev decides within `max_steps`, which may be raised.",
     )
 
 

@@ -132,6 +132,7 @@ def write_report(
     swept: Sequence[SweptCurve] = (),
     gaps: Sequence[str] = (),
     remarks: Sequence[str] = (),
+    named_metrics: Mapping[str, str] | None = None,
 ) -> None:
     """Write report.html, results.parquet, results.md, results.tex, summary.json and figures/*.png; of graphs
     with attention figures/*.svg.
@@ -161,6 +162,7 @@ def write_report(
         swept: methods that differ in one setting, for an axis of kind `sweep`.
         gaps: what is missing, one sentence each; printed before the other notes.
         remarks: on the experiment, one sentence each; printed behind the other notes.
+        named_metrics: by task, the metric that the experiment asks methods to be compared by.
 
     Raises:
         InputError: there are no cells, a cell occurs twice, a task has no corpus, a task on the axis has no
@@ -172,7 +174,10 @@ def write_report(
     results = read_results(cells)
     _check_tasks(config, results, texts)
     curves = learning_curves(results)
-    table = annotated(tabulate(results), results, config, curves, extractions)
+    table = annotated(
+        *(tabulate(results), results, config, curves, extractions),
+        named_metrics=named_metrics,
+    )
     said = finding(table, config, has_gaps=bool(gaps))
     table = replace(table, notes=(*gaps, *table.notes, *remarks))
     by_layer = () if layer_curves is None else read_layer_curves(layer_curves)

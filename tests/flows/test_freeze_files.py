@@ -299,10 +299,10 @@ def test_the_best_single_block_is_one_of_all_and_has_the_head_of_the_others() ->
         )
         assert isinstance(best, LayersMethod)
         assert isinstance(last, LayersMethod)
-        tried = [*best.candidates(0).values()]
+        tried = [*best.candidates("pearson", 0).values()]
         assert [one.latents.layers for one in tried] == [str(k) for k in range(1, n + 1)]
         # Whose test scores by epoch are kept beside it, which changes no fit.
-        alike = last.fit_config(0).model_copy(update={"test_by_epoch": "none"})
+        alike = last.fit_config("pearson", 0).model_copy(update={"test_by_epoch": "none"})
         assert tried[-1].latents == last.latents
         assert {*map(str, (one.fit for one in tried))} == {str(alike)}
 

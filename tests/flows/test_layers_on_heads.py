@@ -77,6 +77,31 @@ def test_it_is_fitted_on_the_codes_of_the_heads(tmp_path: Path) -> None:
         permafrost.open(home).encoder(fit.spec.ref, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("of_task", "own", "expected"),
+    [
+        (None, None, "pearson"),
+        ("spearman", None, "spearman"),
+        ("spearman", "pearson", "pearson"),
+        ("spearman_pearson", None, "pearson"),  # which they cannot take
+    ],
+)
+def test_the_metric_of_the_experiment_chooses_epochs_and_scores(
+    tmp_path: Path, of_task: str | None, own: str | None, expected: str
+) -> None:
+    document = experiment(tmp_path)
+    document["metrics"] = {} if of_task is None else {"pairs": of_task}
+    if own is not None:
+        for method in document["methods"].values():
+            method["metric"] = own
+    nodes = look(write(tmp_path / "e.yaml", document), tmp_path / "home").nodes
+    for (method, _, _), fit in nodes.fits.items():
+        assert fit.config.get("pairs", fit.config)["metric"] == expected, method
+    for (method, _, _), score in nodes.scores.items():
+        assert score.config.get("similarity", score.config)["metric"] == expected, method
+    assert nodes.report.config["metrics"] == document["metrics"]
+
+
 def test_narrow_codes_keep_their_cosines_beside_wide_ones() -> None:
     built = [
         UnifiedHead(encoders=EncoderSizes(early=w, late=w)).build(1, 8, generator(w)).eval()

@@ -31,16 +31,21 @@ def test_methods_that_are_scored_by_different_metrics_are_noted_with_what_to_wri
     tasks = columns(("sts", "spearman", "STS"), ("sts", "pearson", "STS"), ("b", "mcc", "x"))
     one = Row("m", "method", (entry([0.5]), None, entry([0.5])), (0,), (0, 0))
     other = Row("n", "method", (None, entry([0.5]), None), (0,), (0, 0))
-    (note,) = metrics_note(ResultsTable(tasks, (one, other)))
+    (note,) = metrics_note(ResultsTable(tasks, (one, other)), {"b": "mcc"})
     assert "Methods on sts are scored by different metrics (spearman, pearson)" in note
     assert "'metrics: {sts: spearman}'" in note
     assert "own `metric` wins over that, so leave it out there, or give it spearman, too" in note
     mean = columns(("sts", "spearman_pearson", "STS"), ("sts", "pearson", "STS"), ("b", "mcc", "x"))
-    (note,) = metrics_note(ResultsTable(mean, (one, other)))
+    (note,) = metrics_note(ResultsTable(mean, (one, other)), {"sts": "spearman_pearson"})
     assert "'metrics: {sts: pearson}'" in note, "which every method can have"
+    for named in ("spearman", "pearson"):
+        (note,) = metrics_note(ResultsTable(tasks, (one, other)), {"sts": named})
+        assert "metrics: {" not in note, "which the experiment has"
+        assert f"The experiment's `metrics` has {named}, but a method's own `metric` wins" in note
+        assert ("`kind: embed`" in note) is (named == "pearson")
     both = Row("o", "method", (entry([0.5]), entry([0.5]), None), (0,), (0, 0))
-    assert metrics_note(ResultsTable(tasks, (one, other, both))) == ()
-    assert metrics_note(ResultsTable(tasks[:1], (one,))) == ()
+    assert metrics_note(ResultsTable(tasks, (one, other, both)), {}) == ()
+    assert metrics_note(ResultsTable(tasks[:1], (one,)), {}) == ()
 
 
 def test_different_metrics_are_averaged_only_where_that_is_asked_for():

@@ -104,7 +104,10 @@ def test_the_note_names_method_task_seeds_and_epochs_and_leaves_controls_out():
         "Possibly undertrained: GLOT on t (the last epoch kept by seed 0 (epoch 2 of 2)), mean on t "
         "(train loss falling in seeds 0 (epoch 1 of 2), 2 (epoch 1 of 2)). "
     )
-    assert "`max_epochs`" in note
+    # `kind: layers` has `max_epochs` and `lr` of its own; other kinds have them in `optim`.
+    assert (
+        "Raise `max_epochs`, or `lr`; a method with `optim` can also leave `max_epochs` out" in note
+    )
     assert unfinished_note(curves[2:3]) == ()
     early = [LearningCurve("mean", "t", "accuracy", "ce", (run(LINE, EARLY), done))]
     (note,) = unfinished_note(early)

@@ -227,13 +227,20 @@ def test_scores_of_different_metrics_are_not_ranked(tmp_path: Path):
         cell(tmp_path, "chance", 0.5, draw=2),
     ]
     assert said(cells) == (
-        "Methods on t are scored by different metrics, f1, accuracy, which cannot be compared: none is "
+        "Methods on t are scored by different metrics (f1, accuracy), which cannot be compared: none is "
         "called the best."
     )
     more = [*cells, *(cell(tmp_path, m, r, "u", draw=3) for m, r in (("mean", 0.9), ("head", 0.6)))]
     assert said(more) == (
-        "mean is best on 1 of 1 other task, with no control (methods on t are scored by different metrics, "
-        "f1, accuracy, which cannot be compared)."
+        "On the tasks with one metric (u alone), mean is best on 1 of 1 task, with no control there; t is "
+        "left out, as methods there are scored by different metrics (f1, accuracy), which cannot be compared."
+    )
+    assert "(u and v), mean is best on 2 of 2 tasks" in said(
+        [*more, *(replace(c, task="v") for c in more[-2:])]
+    )
+    assert said([*more[:-1], replace(more[-1], task="v")]).startswith(
+        "On the tasks with one metric (u and v), no two methods were run on the same task, so that none is "
+        "called the best; t is left out, as "
     )
     # Both metrics of every method can be compared one by one.
     both = [
@@ -299,7 +306,21 @@ WINS = {
     ),
     "one each": (
         {"one": (0.9, 0.6), "other": (0.6, 0.9), "chance": (0.5, 0.7)},
-        "one and other are each best on 1 of 2 tasks, and all of them above every control on 1 of 2",
+        "one and other are each best on 1 of 2 tasks: one on a, and above every control on 1 of 2; other on "
+        "b, and above every control on 2 of 2",
+    ),
+    "one each, with no control": (
+        {"one": (0.9, 0.6), "other": (0.6, 0.9)},
+        "one and other are each best on 1 of 2 tasks, with no control: one on a; other on b",
+    ),
+    "one each, one within noise": (
+        {"one": (0.9, 0.6), "other": (0.6, 0.9), "third": (0.6, 0.89), "chance": (0.5, None)},
+        "one and other are each best on 1 of 2 tasks: one on a, and above every control on 1 of 1; other on "
+        "b, within noise of another there, and above every control on 1 of 1",
+    ),
+    "three": (
+        {"one": (0.9, 0.6, 0.6), "other": (0.6, 0.9, 0.6), "third": (0.6, 0.6, 0.9)},
+        "one, other and third are each best on 1 of 3 tasks, on 3 together, with no control",
     ),
     "alone on one": (
         {"one": (0.9, None, 0.9), "other": (0.6, 0.9, 0.6)},

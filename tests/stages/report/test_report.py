@@ -226,7 +226,9 @@ def test_results_parquet_and_summary_read_back(written_grid: Grid, written: Path
         "glot scores highest on average over 2 tasks, with accuracy "
     )
     assert note.startswith("Possibly undertrained: mean on ratio 0.2 (the last epoch kept by")
-    assert "Raise <code>max_epochs</code>, or" in (written / "report.html").read_text()
+    assert (
+        "Raise <code>max_epochs</code>, or <code>lr</code>" in (written / "report.html").read_text()
+    )
     expected = results_summary(results_table(written_grid.cells))
     del expected["notes"]
     assert summary == {"title": "Signal dilution", **expected}
