@@ -70,7 +70,7 @@ class FinetunedHead(EvaluatedMethod):
     optim: TunedOptim = TunedOptim()
     """How both are trained."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control: it must sit at chance."""
+    """`shuffled` makes this a control: it must sit at chance, but for graded pairs (cosines)."""
     metric: Metric | None = None
     """What is compared on dev and reported; the task's own if not given."""
     loss: LossConfig | None = None

@@ -171,9 +171,10 @@ class GraphTextMethod(Method):
     def must_be_at_chance(self, task: CorpusConfig | None) -> bool:
         """With shuffled labels, with nothing of the text and the graph of another, and with one side alone
         where neither says anything without the other. With the graph of another it still has the text, and
-        with random node features the graph's edges."""
+        with random node features the graph's edges. Of a task of an evaluation (None) only vectors are
+        read."""
         if self.labels == "shuffled":
-            return True
+            return task is not None
         model = self.model
         reads_text = model.reads_backbone or (model.reads_graphs and model.query_node == "stored")
         reads_graph = model.embeds_descriptions or (model.reads_graphs and self.graphs == "true")

@@ -60,7 +60,7 @@ class HeadMethod(EvaluatedMethod):
     optim: OptimConfig = OptimConfig()
     """How it is trained."""
     labels: Literal["true", "shuffled"] = "true"
-    """`shuffled` makes this a control: it must sit at chance."""
+    """`shuffled` makes this a control: it must sit at chance, but for graded pairs (cosines)."""
     grid: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted field to candidate values; the best on dev is kept. Every combination is a fit of its own."""
     metric: Metric | None = None

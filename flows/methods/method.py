@@ -153,8 +153,11 @@ class Method(Kind, ABC):
 
     def must_be_at_chance(self, task: CorpusConfig | None) -> bool:
         """Whether it gets nothing from which the answer can be learnt, so that the report holds it against
-        the majority rate: every control, unless a kind says otherwise."""
-        return self.role_on(task) == "control"
+        chance: every control, unless a kind says otherwise, but for two cases in which it compares vectors
+        that agree with the answer whatever the labels were. On graded pairs a score is a cosine, or comes
+        of cosines; on a task of an evaluation (None) only its vectors are read."""
+        is_compared = task is None or task.task_kind == "similarity"
+        return self.role_on(task) == "control" and not is_compared
 
     def loss_on(self, kind: TaskKind) -> str | None:
         """What its training makes small; None where nothing is trained in epochs."""

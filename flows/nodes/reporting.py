@@ -27,7 +27,7 @@ class CellEntry(_Entry):
     seed: int
     role: Role
     must_be_at_chance: bool = True
-    """Of a control: whether it is held against the majority rate."""
+    """Of a control: whether it is held against chance."""
     category: str
     part: Part
     loss: str | None

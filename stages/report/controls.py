@@ -1,24 +1,36 @@
-"""Comparison of the controls that must be at chance with the majority rate."""
+"""Comparison of the controls that must be at chance with what chance gives.
+
+Chance has a known score in two cases: in accuracy the majority rate, in correlations (Matthews' included) 0.
+In other metrics, such as f1 and nDCG, it is not known, and their controls are not tested.
+
+Source: if labels and predictions have nothing to do with each other, any order of the labels is as likely as
+the one given, and over all orders a correlation has the mean 0 and the variance 1 / (n - 1) (E. Pitman,
+Significance Tests Which May Be Applied to Samples from Any Populations, II, 1937). Matthews' correlation is
+Pearson's of two classes; with more, and for the mean of two correlations, that is the largest variance.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from permafrost.stages.metrics.resampling import CORRELATIONS
 from permafrost.stages.report.entries import Entry, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
-from permafrost.stages.report.tables import ResultsTable
+from permafrost.stages.report.tables import Column, ResultsTable
 
 
 @dataclass(frozen=True)
 class ControlFinding:
-    """A control on one task against the majority rate."""
+    """A control on one task against chance."""
 
     control: str
     task: str
     entry: Entry
-    majority: float
+    chance: float
+    """The majority rate in accuracy, 0 in correlations."""
     standard_error: float
-    """Standard error of the majority rate on a test set of this size, sqrt(p (1 - p) / n)."""
+    """Standard error of chance on a test set of this size: sqrt(p (1 - p) / n) in accuracy, 1 / sqrt(n - 1)
+    in correlations."""
     p: float
     """Two-sided p-value under the hypothesis that the control is at chance, by the normal approximation;
     corrected for the number of control results by Holm's method."""
@@ -32,41 +44,65 @@ class ControlFinding:
 
     @property
     def difference(self) -> str:
-        """Points above (+) or below (−) the majority rate."""
-        return signed(self.entry.mean - self.majority)
+        """Points above (+) or below (−) chance."""
+        return signed(self.entry.mean - self.chance)
 
     @property
     def verdict(self) -> str:
         """The finding in words."""
         if self.at_chance:
             return "at chance"
-        above = self.entry.mean > self.majority
+        above = self.entry.mean > self.chance
         return "above chance" if above else "below chance"
 
 
 def control_findings(table: ResultsTable) -> tuple[ControlFinding, ...]:
-    """Compare controls on every task that has a majority rate and on which they must be at chance.
+    """Compare controls on every task where they must be at chance and a metric says where that is.
 
     p-values are corrected by S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian
     Journal of Statistics, 1979, as some of many controls at chance exceed any bound meant for a single one.
     """
     results = [
-        (row.method, column.task, entry, column.majority, column.n_test)
+        (row.method, column.task, entry, *chance)
         for row in table.of_role("control")
         for column, entry in zip(table.columns, row.entries, strict=True)
-        if entry is not None and column.majority is not None and column.task in row.at_chance
+        if entry is not None and column.task in row.at_chance and (chance := _chance(column))
     ]
-    errors = [math.sqrt(rate * (1 - rate) / n) for *_, rate, n in results]
-    alone = [
-        _two_sided(entry.mean - rate, error)
-        for (_, _, entry, rate, _), error in zip(results, errors, strict=True)
-    ]
+    alone = [_two_sided(entry.mean - chance, error) for _, _, entry, chance, error in results]
     return tuple(
-        ControlFinding(control, task, entry, rate, error, p, table.alpha)
-        for (control, task, entry, rate, _), error, p in zip(
-            results, errors, _holm(alone), strict=True
-        )
+        ControlFinding(*result, p, table.alpha)
+        for result, p in zip(results, _holm(alone), strict=True)
     )
+
+
+@dataclass(frozen=True)
+class UntestedControl:
+    """A control on one task that is not held against chance."""
+
+    control: str
+    task: str
+    metric: str
+    must_be_at_chance: bool
+    """False if it keeps something that tells the answer; else its metric has no known value of chance."""
+
+
+def untested_controls(table: ResultsTable) -> tuple[UntestedControl, ...]:
+    """The results of controls of which `control_findings` says nothing."""
+    return tuple(
+        UntestedControl(row.method, column.task, column.metric, column.task in row.at_chance)
+        for row in table.of_role("control")
+        for column, entry in zip(table.columns, row.entries, strict=True)
+        if entry is not None and not (column.task in row.at_chance and _chance(column))
+    )
+
+
+def _chance(column: Column) -> tuple[float, float] | None:
+    """The score at chance and its standard error; None where it is not known."""
+    if (rate := column.majority) is not None:
+        return rate, math.sqrt(rate * (1 - rate) / column.n_test)
+    if column.metric in CORRELATIONS:
+        return 0.0, 1 / math.sqrt(max(column.n_test - 1, 1))
+    return None
 
 
 def _two_sided(difference: float, error: float) -> float:
@@ -86,16 +122,16 @@ def _holm(ps: Sequence[float]) -> list[float]:
 
 
 def controls_table(findings: Sequence[ControlFinding]) -> PlainTable:
-    """Controls against the majority rate."""
+    """Controls against chance."""
     return PlainTable(
-        "Controls against the majority class, × 100",
-        ("control", "task", "test", "majority", "difference", "std. error", "p (Holm)", "finding"),
+        "Controls against chance, × 100",
+        ("control", "task", "test", "chance", "difference", "std. error", "p (Holm)", "finding"),
         tuple(
             (
                 f.control,
                 f.task,
                 f.entry.text,
-                hundredths(f.majority),
+                hundredths(f.chance),
                 f.difference,
                 hundredths(f.standard_error),
                 p_text(f.p),

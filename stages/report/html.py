@@ -122,7 +122,7 @@ def render(page: Page) -> str:
         "data": data_rows(page.table.columns, page.corpora),
         "has_questions": are_questions(page.corpora),
         "findings": findings,
-        "above": [f for f in findings if not f.at_chance and f.entry.mean > f.majority],
+        "above": [f for f in findings if not f.at_chance and f.entry.mean > f.chance],
         "choices": choices,
         "what_was_chosen": what_was_chosen(choices),
         "choice_fields": varied,

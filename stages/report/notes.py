@@ -14,6 +14,7 @@ from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
+from permafrost.stages.report.controls import untested_controls
 from permafrost.stages.report.costs import Extraction
 from permafrost.stages.report.entries import DASH, TIED, hundredths, share
 from permafrost.stages.report.learning import LearningCurve, Run
@@ -84,6 +85,7 @@ def annotated(
             ),
             *metrics_note(table, named_metrics or {}),
             *(averages_note(columns, means) if is_averaged else ()),
+            *untested_controls_notes(table),
             *small_sets_note(resampled, bootstrap),
             *one_class_note(columns),
             *overlap_note(columns, results),
@@ -326,6 +328,26 @@ def unconverged_note(results: Sequence[CellResult]) -> tuple[str, ...]:
         f"Solvers that were stopped before they had converged: {_named(fits)}. Better "
         "fits may score otherwise. Raise `max_iter` where the method has it, or give smaller values of `c`.",
     )
+
+
+def untested_controls_notes(table: ResultsTable) -> tuple[str, ...]:
+    """Notes on the controls that are not held against chance, by the reason."""
+    untested = untested_controls(table)
+    unknown = [f"{c.control} on {c.task} ({c.metric})" for c in untested if c.must_be_at_chance]
+    kept = [f"{c.control} on {c.task}" for c in untested if not c.must_be_at_chance]
+    notes: list[str] = []
+    if unknown:
+        notes.append(
+            f"Controls that were not tested, as what chance gives in their metric is not known: "
+            f"{_named(unknown)}. Tested are accuracy, MCC and other correlations."
+        )
+    if kept:
+        notes.append(
+            f"Controls that were not tested, as they need not be at chance: {_named(kept)}. They keep a part "
+            "of the input that may tell the answer or, on graded pairs and in evaluations, compare vectors "
+            "that agree with it whatever the labels were."
+        )
+    return tuple(notes)
 
 
 def _named(things: Sequence[str]) -> str:

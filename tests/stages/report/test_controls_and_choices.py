@@ -2,9 +2,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
+from permafrost.stages.metrics.resampling import resampled
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.choices import (
     choice_fields,
@@ -59,10 +61,80 @@ def test_a_baseline_is_held_against_nothing(make_grid):
     assert table.is_best(table.rows[1], 0), "who beats every method is seen to"
 
 
-def test_a_control_scored_without_accuracy_is_not_held_against_a_majority(make_grid):
+@pytest.mark.parametrize("metric", ["mcc", "spearman", "pearson", "spearman_pearson"])
+def test_a_correlation_is_held_against_0(make_grid, metric):
     grid = make_grid(tasks=["t"], methods=["m"], controls=["a"], seeds=[0])
-    grid.edit_metrics(1, metric="mcc", majority=None)
+    # 1 / sqrt(400) = 0.05; 1.96 of them are 0.098.
+    verdicts = {
+        0.0: "at chance",
+        0.0979: "at chance",
+        0.0981: "above chance",
+        -0.0981: "below chance",
+        0.694: "above chance",
+    }
+    for value, verdict in verdicts.items():
+        grid.edit_metrics(1, metric=metric, majority=None, test=value, n_test=401)
+        grid.edit_metrics(0, n_test=401)
+        (found,) = control_findings(results_table(grid.cells))
+        assert found.verdict == verdict
+        assert (found.chance, found.standard_error) == (0, 0.05)
+        assert found.p == pytest.approx(2 * stats.norm.sf(abs(value) / 0.05))
+
+
+def test_the_standard_error_is_that_of_shuffled_labels():
+    """Of few examples in two classes that are not balanced, and of more classes no more than that."""
+    rng = np.random.default_rng(0)
+    two = (rng.random(40) < 0.2).astype(float), (rng.random(40) < 0.7).astype(float)
+    three = rng.integers(0, 3, 40).astype(float), rng.integers(0, 3, 40).astype(float)
+    spreads: list[float] = []
+    for labels, predictions in (two, three):
+        orders_KN = np.stack([rng.permutation(predictions) for _ in range(4000)])
+        values_K1 = resampled("mcc", labels, orders_KN, np.ones((40, 1)))
+        assert abs(values_K1.mean()) < 0.01
+        spreads.append(values_K1.std() * math.sqrt(39))
+    assert spreads[0] == pytest.approx(1, abs=0.04)
+    assert spreads[1] < 0.96
+
+
+def test_correlations_and_accuracies_are_corrected_together_and_named_on_the_page(
+    make_grid, tmp_path: Path
+):
+    grid = make_grid(tasks=["t", "u"], methods=["m"], controls=["leaks", "fair"], seeds=[0])
+    for i, cell in enumerate(grid.cells):
+        grid.edit_metrics(i, test=0.5)
+        if cell.task == "u":
+            values = {"m": 0.6, "leaks": 0.694, "fair": 0.02}
+            grid.edit_metrics(i, metric="mcc", majority=None, test=values[cell.method])
+    found = control_findings(results_table(grid.cells))
+    assert [(f.control, f.task, f.chance, f.verdict) for f in found] == [
+        ("leaks", "t", 0.5, "at chance"),
+        ("leaks", "u", 0.0, "above chance"),
+        ("fair", "t", 0.5, "at chance"),
+        ("fair", "u", 0.0, "at chance"),
+    ]
+    assert found[1].p == pytest.approx(4 * 2 * stats.norm.sf(0.694 * math.sqrt(399)))
+    source = Page(grid.write(tmp_path / "report") / "report.html").source
+    assert (
+        "<strong>1 control result of 4 above chance.</strong> Read the results of\n  u " in source
+    )
+    assert "Controls that were not tested" not in source
+
+
+def test_controls_that_are_not_tested_are_named_with_the_reason(make_grid, tmp_path: Path):
+    grid = make_grid(tasks=["t", "sts"], methods=["m"], controls=["wrong labels"], seeds=[0])
+    for i, cell in enumerate(grid.cells):
+        if cell.task == "t":
+            grid.edit_metrics(i, metric="f1", majority=None)
+        else:
+            grid.edit_metrics(i, metric="pearson", majority=None, test=0.694)
+            grid.cells[i] = replace(cell, must_be_at_chance=False)
     assert control_findings(results_table(grid.cells)) == ()
+    folder = grid.write(tmp_path / "report")
+    for content in (Page(folder / "report.html").source, (folder / "results.md").read_text()):
+        assert "what chance gives in their metric is not known: wrong labels on t (f1)." in content
+        assert "as they need not be at chance: wrong labels on sts." in content
+    source = Page(folder / "report.html").source
+    assert "<strong>No control was tested against chance.</strong>" in source
 
 
 def test_choices_are_said_once_where_seeds_agree_and_in_seed_order_where_not(grid: Grid):

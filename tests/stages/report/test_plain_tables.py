@@ -43,7 +43,7 @@ def written_tables(grid: Grid, tmp_path: Path) -> Path:
 def test_every_table_is_there_with_a_rule_and_as_many_cells_in_each_row(written_tables: Path):
     found = sections((written_tables / "tables.md").read_text())
     assert list(found) == [
-        "Controls against the majority class, × 100",
+        "Controls against chance, × 100",
         "matching: score by layer, × 100",
         "sts: score by layer, × 100",
         "ratio 0.2: share of the weight by kind of token, × 100, over 4 texts",
