@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from dis import get_instructions
 from functools import lru_cache
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
@@ -20,10 +19,11 @@ from inspect import getsource
 from linecache import checkcache
 from pathlib import Path
 from sysconfig import get_path
-from traceback import extract_tb, walk_stack
-from types import CodeType, FrameType, ModuleType
+from traceback import extract_tb
+from types import CodeType, ModuleType
 from typing import Any
 
+from permafrost.stages.stale_classes import again, is_stale, named_now
 from permafrost.storage.errors import InputError
 from permafrost.storage.fingerprint import forget_others, packages_of, use_source
 from permafrost.storage.loaded_code import is_class, require_as_written
@@ -239,10 +239,10 @@ def register(cls: type) -> None:
             "and no worker can find it; put it in a file, then import and register it, or name the file in "
             "'plugins'"
         )
-    if _is_stale(cls):
+    if is_stale(cls, _PLUGINS.registered.values()):
         raise InputError(
             f"{where} is not the class that its module has under this name now, as after a reload; "
-            f"{_again(cls)}"
+            f"{again(cls)}"
         )
     module = sys.modules[cls.__module__]
     checkcache()
@@ -269,46 +269,6 @@ def register(cls: type) -> None:
     _PLUGINS.registered[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
 
-def _is_stale(cls: type) -> bool:
-    """Whether its module has another class under its name, and is not about to have this one."""
-    named = _named(cls)
-    if named is cls:
-        return False
-    if cls in _PLUGINS.registered.values() or cls.__module__ not in sys.modules:
-        return True
-    # A decorator is called before the module has the class; in a reload, while that has the former one.
-    return isinstance(named, type) and not any(_defines(f, cls) for f, _ in walk_stack(None))
-
-
-def _defines(frame: FrameType, cls: type) -> bool:
-    """Whether a frame may be about to give a class its name: the module's own code, or a function with
-    `global`."""
-    if frame.f_globals.get("__name__") != cls.__module__:
-        return False
-    name = cls.__qualname__.partition(".")[0]
-    return frame.f_code.co_name == "<module>" or any(
-        done.opname == "STORE_GLOBAL" and done.argval == name
-        for done in get_instructions(frame.f_code)
-    )
-
-
-def _named(cls: type) -> object | None:
-    """What its module has under its name."""
-    found: object | None = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
-def _again(cls: type) -> str:
-    """What to do about a class from before a reload."""
-    first = cls.__qualname__.partition(".")[0]
-    return (
-        f"import it again ('from {cls.__module__} import {first}'), which a reload does not do, and register "
-        f"that one, or {cls.__module__}.{cls.__qualname__}"
-    )
-
-
 def _registered() -> Mapping[str, type]:
     """Those given one by one.
 
@@ -316,9 +276,9 @@ def _registered() -> Mapping[str, type]:
         InputError: the module of one was reloaded since, so that what it uses there is another version's.
     """
     for name, cls in _PLUGINS.registered.items():
-        if _named(cls) is not cls:
+        if named_now(cls) is not cls:
             raise InputError(
-                f"{name.replace(':', '.')} is another one since its module was reloaded; {_again(cls)}"
+                f"{name.replace(':', '.')} is another one since its module was reloaded; {again(cls)}"
             )
     return _PLUGINS.registered
 

@@ -9,6 +9,8 @@ DASH = "–"
 """Printed in place of a missing number."""
 TIED = "≈"
 """Marks a method that is not significantly worse than the best of its column."""
+MOST_NAMED = 6
+"""Things that a note lists by name."""
 
 _SMALLEST_P = 0.0005
 _PRINTED = 0.0005
@@ -94,3 +96,9 @@ def seconds(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
+
+
+def some(things: Sequence[str]) -> str:
+    """The first things by name, and how many more there are."""
+    more = f" and {len(things) - MOST_NAMED} more" if len(things) > MOST_NAMED else ""
+    return f"{', '.join(things[:MOST_NAMED])}{more}"

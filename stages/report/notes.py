@@ -8,16 +8,15 @@ has stopped improving is not a sign of it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from permafrost.stages.metrics.bootstrap import BootstrapConfig
 from permafrost.stages.metrics.records import TextsInTrain
 from permafrost.stages.report.cells import CellResult
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.controls import untested_controls
+from permafrost.stages.report.convergence import unconverged_note, unfinished_note
 from permafrost.stages.report.costs import Extraction
-from permafrost.stages.report.entries import DASH, TIED, hundredths, share
-from permafrost.stages.report.learning import LearningCurve, Run
+from permafrost.stages.report.entries import DASH, MOST_NAMED, TIED, hundredths, share, some
+from permafrost.stages.report.learning import LearningCurve
 from permafrost.stages.report.paired import LEAST_TASKS, behind
 from permafrost.stages.report.standing import Standing, standings
 from permafrost.stages.report.tables import (
@@ -37,16 +36,6 @@ FEW_SEEDS = 5
 """With fewer, estimating the spread over seeds makes an interval more than 1.4 times as wide as a known
 spread would."""
 _MEANS_OF_EXAMPLES = ("accuracy", "mrr")
-WAITED = 5
-"""Epochs without improvement on dev after which a falling training loss no longer matters."""
-SHARE_OF_FALL = 0.05
-"""A loss is still falling if its last epoch has more than this share of the whole decrease,"""
-SHARE_OF_LOSS = 0.01
-"""and more than this share of the loss of its first epoch."""
-SHARE_OF_EPOCHS = 0.1
-"""A loss has hardly fallen if more than half of its first epoch's is left and these last epochs have more
-than `SHARE_OF_FALL` of the whole decrease: it falls about as fast as from the start."""
-_MOST_NAMED = 6
 
 
 def annotated(
@@ -134,7 +123,7 @@ def few_shot_note(columns: Sequence[Column], standings: Sequence[Standing]) -> t
     if not tasks:
         return ()
     return (
-        f"Intervals and tests on {_named(tasks)} are for the draws of training rows "
+        f"Intervals and tests on {some(tasks)} are for the draws of training rows "
         "that mteb makes (10, unless the task says otherwise): how much other draws would change scores is "
         "left out.",
     )
@@ -154,7 +143,7 @@ def few_seeds_note(
             seeds.setdefault((r.cell.method, r.cell.task), set()).add(r.cell.seed)
     numbers = {cell: len(of_cell) for cell, of_cell in seeds.items()}
     fewest = min(numbers.values(), default=FEW_SEEDS)
-    those = _named(_with_fewest(numbers))
+    those = some(_with_fewest(numbers))
     if fewest == 1:
         return (
             f"Only one seed of {those}: the comparisons leave out how much trainings differ; give several "
@@ -177,7 +166,7 @@ def _with_fewest(numbers: Mapping[tuple[str, str], int]) -> list[str]:
         of_tasks = {task: n for (method, task), n in numbers.items() if method == name}
         tasks = [task for task, n in of_tasks.items() if n == fewest]
         if tasks:
-            named.append(name if len(tasks) == len(of_tasks) else f"{name} on {_named(tasks)}")
+            named.append(name if len(tasks) == len(of_tasks) else f"{name} on {some(tasks)}")
     return named
 
 
@@ -253,83 +242,6 @@ def _counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def ends_at_its_best(run: Run) -> bool:
-    """Whether the best epoch on dev is the last one, so that the metric could still rise."""
-    evaluated, _ = run.points("dev_metric")
-    return bool(run.kept == evaluated[-1] and run.kept_metric < 1)
-
-
-def still_falls(run: Run) -> bool:
-    """Whether the training loss fell markedly in the last epoch, soon after the best epoch on dev."""
-    losses = run.train_loss
-    if len(losses) < 2 or run.epochs[-1] - run.kept >= WAITED or run.kept_metric >= 1:
-        return False
-    last, whole = losses[-2] - losses[-1], losses[0] - losses[-1]
-    return bool(last > max(SHARE_OF_FALL * whole, SHARE_OF_LOSS * np.abs(losses[0])))
-
-
-def hardly_fell(run: Run) -> bool:
-    """Whether dev has been waited for although little of train had been learnt: as with states of small
-    numbers under a rate that is too low for them."""
-    losses = run.train_loss
-    if run.epochs[-1] - run.kept < WAITED or run.kept_metric >= 1 or losses[-1] <= losses[0] / 2:
-        return False
-    late = losses[-1 - max(1, int(SHARE_OF_EPOCHS * len(losses)))] - losses[-1]
-    whole = losses[0] - losses[-1]
-    return bool(late > SHARE_OF_FALL * whole > SHARE_OF_LOSS * SHARE_OF_FALL * np.abs(losses[0]))
-
-
-def unfinished_note(
-    curves: Sequence[LearningCurve], controls: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """A note on fits that may have stopped too early, by method, task and seed, and what to change; controls
-    are left out."""
-    fits: list[str] = []
-    for curve in curves:
-        if curve.method in controls:
-            continue
-        last = [r for r in curve.runs if ends_at_its_best(r)]
-        others = [r for r in curve.runs if not ends_at_its_best(r)]
-        falling = [r for r in others if still_falls(r)]
-        hardly = [r for r in others if hardly_fell(r)]
-        reasons = [
-            f"{why} {_seeds(runs)}"
-            for why, runs in (
-                ("the last epoch kept by", last),
-                ("train loss falling in", falling),
-                ("train loss hardly down, and falling, in", hardly),
-            )
-            if runs
-        ]
-        if reasons:
-            fits.append(f"{curve.method} on {curve.task} ({'; '.join(reasons)})")
-    if not fits:
-        return ()
-    return (
-        f"Possibly undertrained: {_named(fits)}. Their scores may say more "
-        "about the training than about the method. Raise `max_epochs`, or `lr`; a method with `optim` can "
-        "also leave `max_epochs` out of it, so that dev decides within `max_steps`, which may be raised.",
-    )
-
-
-def unconverged_note(results: Sequence[CellResult]) -> tuple[str, ...]:
-    """A note on solvers that were stopped before they had converged, by method and task."""
-    stopped: dict[tuple[str, str], list[int]] = {}
-    for r in results:
-        if r.metrics.converged is False:
-            stopped.setdefault((r.cell.method, r.cell.task), []).append(r.cell.seed)
-    if not stopped:
-        return ()
-    fits = [
-        f"{method} on {task} ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})"
-        for (method, task), seeds in stopped.items()
-    ]
-    return (
-        f"Solvers that were stopped before they had converged: {_named(fits)}. Better "
-        "fits may score otherwise. Raise `max_iter` where the method has it, or give smaller values of `c`.",
-    )
-
-
 def untested_controls_notes(table: ResultsTable) -> tuple[str, ...]:
     """Notes on the controls that are not held against chance, by the reason."""
     untested = untested_controls(table)
@@ -339,26 +251,15 @@ def untested_controls_notes(table: ResultsTable) -> tuple[str, ...]:
     if unknown:
         notes.append(
             f"Controls that were not tested, as what chance gives in their metric is not known: "
-            f"{_named(unknown)}. Tested are accuracy, MCC and other correlations."
+            f"{some(unknown)}. Tested are accuracy, MCC and other correlations."
         )
     if kept:
         notes.append(
-            f"Controls that were not tested, as they need not be at chance: {_named(kept)}. They keep a part "
+            f"Controls that were not tested, as they need not be at chance: {some(kept)}. They keep a part "
             "of the input that may tell the answer or, on graded pairs and in evaluations, compare vectors "
             "that agree with it whatever the labels were."
         )
     return tuple(notes)
-
-
-def _named(things: Sequence[str]) -> str:
-    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
-    return f"{', '.join(things[:_MOST_NAMED])}{more}"
-
-
-def _seeds(runs: Sequence[Run]) -> str:
-    noun = "seed" if len(runs) == 1 else "seeds"
-    named = ", ".join(f"{r.seed} (epoch {r.kept} of {r.epochs[-1]})" for r in runs)
-    return f"{noun} {named}"
 
 
 def one_class_note(columns: Sequence[Column]) -> tuple[str, ...]:
@@ -422,8 +323,8 @@ def cut_texts_note(extractions: Sequence[Extraction]) -> tuple[str, ...]:
     if not cut:
         return ()
     return (
-        f"Texts longer than `max_length`, read without their end: {'; '.join(cut[:_MOST_NAMED])}"
-        + (f" and {len(cut) - _MOST_NAMED} more extractions" if len(cut) > _MOST_NAMED else "")
+        f"Texts longer than `max_length`, read without their end: {'; '.join(cut[:MOST_NAMED])}"
+        + (f" and {len(cut) - MOST_NAMED} more extractions" if len(cut) > MOST_NAMED else "")
         + ".",
     )
 

@@ -7,15 +7,15 @@ import pytest
 
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import ReportConfig
-from permafrost.stages.report.learning import LearningCurve, Run
-from permafrost.stages.report.notes import (
-    annotated,
+from permafrost.stages.report.convergence import (
     ends_at_its_best,
     hardly_fell,
     still_falls,
     unconverged_note,
     unfinished_note,
 )
+from permafrost.stages.report.learning import LearningCurve, Run
+from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.tables import tabulate
 from tests.stages.report.scored_cells import scored_cell, two_classes
 
