@@ -1,5 +1,6 @@
 """Code that plug-ins bring along counts in keys, and that of installed packages does not."""
 
+import functools
 import importlib
 import os
 import sys

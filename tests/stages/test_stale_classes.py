@@ -1,4 +1,4 @@
-"""A class that a reload of its module has replaced is refused; one that its module is about to have is not."""
+"""Classes that a reload of their module has replaced are refused, and those it is about to have are not."""
 
 import importlib
 import sys
