@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a layer that is not captured": (
         tasks(classes, {**HEAD, "layer": "hidden/3"}),
-        "reads hidden/3, but the experiment captures only",
+        r"reads hidden/3 \(hidden/last is the same\), but the experiment captures only",
     ),
     "a layer that is written as a capture": (
         tasks(classes, {**HEAD, "layer": "hidden/1@mean"}),
