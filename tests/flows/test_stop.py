@@ -242,7 +242,11 @@ def _in_a_terminal(body: str) -> tuple[subprocess.Popen[bytes], int]:
         env={**os.environ, "TERM": "xterm"},
     )
     os.close(slave)
-    assert os.read(master, 5) == b"ready"
+    # To the end of the line, as closing the terminal while that is written would end the program.
+    said = b""
+    while not said.endswith(b"\n"):
+        said += os.read(master, 64)
+    assert said.strip() == b"ready"
     return process, master
 
 
