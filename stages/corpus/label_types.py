@@ -58,9 +58,9 @@ def typed_alike(found: Sequence[Labelled]) -> list[Labelled]:
     those of csv and tsv are text in all."""
     if any(one.is_text for one in found):
         return [one if one.is_text else one.as_text for one in found]
-    numbers = [one for one in found if one.is_number]
-    texts = [one.as_text.column.cast(pa.string()) for one in numbers]
-    columns = [one.column for one in numbers]
-    if not (all(map(is_whole, columns)) and more_distinct(texts, columns)):
-        return list(found)
-    return [one.as_text for one in found]
+    written = [one.as_text for one in found]
+    numbers = [(text, one) for text, one in zip(written, found, strict=True) if one.is_number]
+    texts = [text.column.cast(pa.string()) for text, _ in numbers]
+    columns = [one.column for _, one in numbers]
+    is_merged = all(map(is_whole, columns)) and more_distinct(texts, columns)
+    return written if is_merged else list(found)

@@ -42,7 +42,7 @@ def hardly_fell(run: Run) -> bool:
         return False
     late = losses[-1 - max(1, int(SHARE_OF_EPOCHS * len(losses)))] - losses[-1]
     whole = losses[0] - losses[-1]
-    return bool(late > SHARE_OF_FALL * whole > SHARE_OF_LOSS * SHARE_OF_FALL * np.abs(losses[0]))
+    return bool(whole > SHARE_OF_LOSS * np.abs(losses[0]) and late > SHARE_OF_FALL * whole)
 
 
 def unfinished_note(

@@ -138,6 +138,18 @@ def test_dev_chooses_the_layers_that_a_head_reads(tmp_path: Path) -> None:
     assert answers_as_scored(home, str(node.spec.ref), score, dag.corpus("pairs")) == 1
 
 
+def on_gpt2(tmp_path: Path, methods: dict[str, dict[str, Any]]) -> Path:
+    """An experiment file with heads on every layer of a small GPT-2, which has a final norm."""
+    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
+    document: dict[str, Any] = {
+        "name": "layers-grid",
+        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
+        "tasks": {"pairs": graded_task(tmp_path, 40)},
+        "methods": {name: {"kind": "layers", "head": head, **of} for name, of in methods.items()},
+    }
+    return write(tmp_path / "experiment.yaml", document)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -164,17 +176,7 @@ def test_dev_chooses_the_layers_that_a_head_reads(tmp_path: Path) -> None:
 def test_layers_that_a_grid_cannot_try_are_refused(
     tmp_path: Path, change: dict[str, str], says: str
 ) -> None:
-    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
-    document: dict[str, Any] = {
-        "name": "layers-grid",
-        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
-        "tasks": {"pairs": graded_task(tmp_path, 40)},
-        "methods": {
-            "chosen": {"kind": "layers", "head": head},
-            "one": {"kind": "layers", "head": head, "latents": {"layers": "1"}},
-        },
-    }
-    path = write(tmp_path / "experiment.yaml", document)
+    path = on_gpt2(tmp_path, {"chosen": {}, "one": {"latents": {"layers": "1"}}})
     with pytest.raises(InputError) as caught:
         look(
             path, tmp_path / "home", [f"methods.{field}={value}" for field, value in change.items()]
@@ -183,21 +185,9 @@ def test_layers_that_a_grid_cannot_try_are_refused(
 
 
 def test_names_of_the_same_layers_are_one_candidate(tmp_path: Path) -> None:
-    head = {"kind": "unified", "encoders": {"early": 6, "late": 6}}
-    document: dict[str, Any] = {
-        "name": "layers-grid",
-        "backbone": {"source": str(save_model("gpt2", tmp_path / "gpt2"))},
-        "tasks": {"pairs": graded_task(tmp_path, 40)},
-        "methods": {
-            "one": {"kind": "layers", "head": head, "grid": {"latents.layers": ["-1", 3, "3, 3"]}},
-            "two": {
-                "kind": "layers",
-                "head": head,
-                "grid": {"latents.layers": ["last", "-1", "3", "2-3", "2,3"]},
-            },
-        },
-    }
-    nodes = look(write(tmp_path / "experiment.yaml", document), tmp_path / "home").nodes
+    layers = {"one": ["-1", 3, "3, 3"], "two": ["last", "-1", "3", "2-3", "2,3"]}
+    methods = {name: {"grid": {"latents.layers": tried}} for name, tried in layers.items()}
+    nodes = look(on_gpt2(tmp_path, methods), tmp_path / "home").nodes
     fitted = {name: nodes.fits[name, "pairs", 0] for name in ("one", "two")}
     assert fitted["one"].label.endswith("latents.layers -1"), "a fit, and no choice"
     assert len(fitted["two"].inputs_named("candidate")) == 3
