@@ -24,6 +24,8 @@ from importlib.machinery import (
     PathFinder,
     SourceFileLoader,
 )
+from itertools import compress, repeat
+from operator import is_not
 from pathlib import Path
 from threading import Lock
 
@@ -110,6 +112,8 @@ def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> 
 
 
 def _note_loaded() -> None:
+    if _LOADED.keys() == sys.modules.keys():
+        return
     for name in _LOADED.keys() - sys.modules.keys():
         _LOADED.pop(name, None)
         _SPECS.pop(name, None)
@@ -241,10 +245,12 @@ def forget_others() -> None:
         _FINGERPRINTS.pop(one, None)
     for entry in [entry for entry in _REACHED if not entry[0]]:
         _REACHED.pop(entry, None)
-    for name, spec in list(_SPECS.items()):
-        now = getattr(sys.modules.get(name), "__spec__", None)
-        if now is not None and now is not spec:
-            _SPECS[name], _LOADED[name] = now, time.time()
+    # Of thousands of modules hardly any was reloaded, so that each takes no line of Python.
+    names, before = list(_SPECS), list(_SPECS.values())
+    now = list(map(getattr, map(sys.modules.get, names), repeat("__spec__"), repeat(None)))
+    for name, spec in compress(zip(names, now, strict=True), map(is_not, now, before)):
+        if spec is not None:
+            _SPECS[name], _LOADED[name] = spec, time.time()
 
 
 def _forget_what_follows() -> None:
