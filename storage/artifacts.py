@@ -32,7 +32,7 @@ from permafrost.storage.errors import (
     NotFoundError,
     RemovedError,
 )
-from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, digest
+from permafrost.storage.keys import KEY_LENGTH, KEY_VERSION, definitions_digest, digest
 from permafrost.storage.progress import SilentProgress
 from permafrost.storage.quoting import quoted
 from permafrost.storage.replica import fetch_missing, public_name, replica_of
@@ -83,7 +83,7 @@ class ArtifactSpec(BaseModel):
             "stage": self.stage,
             "config": self.config,
             "inputs": list(self.inputs),
-            "code": digest(self.code),
+            "code": definitions_digest(self.code),
         }
         return ArtifactRef(stage=self.stage, key=digest(document))
 

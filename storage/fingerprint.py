@@ -30,7 +30,7 @@ from pathlib import Path
 from threading import Lock
 
 from permafrost.storage.errors import InputError
-from permafrost.storage.keys import digest
+from permafrost.storage.keys import definitions_digest, digest
 from permafrost.storage.loaded_code import require_as_written, require_bound
 from permafrost.storage.source_facts import ALL, Definition, SourceFacts, Target, source_facts
 
@@ -85,7 +85,7 @@ class CodeFingerprint:
     @property
     def digest(self) -> str:
         """32 hex digits over all definitions."""
-        return digest(self.definitions)
+        return definitions_digest(self.definitions)
 
 
 def fingerprint(entry: Callable[..., object] | str, packages: Sequence[str]) -> CodeFingerprint:

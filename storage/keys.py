@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -67,6 +68,16 @@ def canonical_json(value: object) -> bytes:
 def digest(value: object) -> str:
     """First 32 hex digits (128 bits) of the SHA-256 of the canonical JSON."""
     return hashlib.sha256(canonical_json(value)).hexdigest()[:KEY_LENGTH]
+
+
+def definitions_digest(definitions: Mapping[str, str]) -> str:
+    """`digest` of a code fingerprint: a thousand definitions that most nodes of a kind share."""
+    return _definitions_digest(frozenset(definitions.items()))
+
+
+@lru_cache(maxsize=32)
+def _definitions_digest(definitions: frozenset[tuple[str, str]]) -> str:
+    return digest(dict(definitions))
 
 
 def text_digest(text: str) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from permafrost.storage.artifacts import ArtifactSpec
 from permafrost.storage.errors import IdentityMismatchError
 from permafrost.storage.features.identity import StoreIdentity, require_same
-from permafrost.storage.keys import canonical_json, digest, text_digest
+from permafrost.storage.keys import canonical_json, definitions_digest, digest, text_digest
 from tests.storage.small_store import IDENTITY
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "keys.json"
@@ -202,3 +202,10 @@ def test_the_same_identity_is_accepted() -> None:
 
 if __name__ == "__main__":
     regenerate()
+
+
+def test_the_digest_of_definitions_is_that_of_the_mapping_in_any_order() -> None:
+    code = {"m:a": "1" * 32, "m:b": "2" * 32}
+    assert definitions_digest(code) == digest(code)
+    assert definitions_digest(dict(reversed(code.items()))) == digest(code)
+    assert definitions_digest(code | {"m:b": "3" * 32}) == digest(code | {"m:b": "3" * 32})
