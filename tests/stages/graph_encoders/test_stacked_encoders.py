@@ -73,10 +73,12 @@ def gin_added(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Ten
 
 def rgcn(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Tensor:
     """A node's own map, and for every relation the mean over the edges that arrive; with bases, the map of a
-    relation is a sum of theirs."""
+    relation is a sum of theirs, with blocks it has them on its diagonal."""
     weights, root, bias = (getattr(layer.layer.layer, n) for n in ("weight", "root", "bias"))
     if layer.layer.layer.num_bases is not None:
         weights = torch.einsum("rb,bio->rio", layer.layer.layer.comp, weights)
+    if layer.layer.layer.num_blocks is not None:
+        weights = torch.stack([torch.block_diag(*blocks) for blocks in weights])
     edges = list(zip(*index_of(batch).tolist(), batch.relation.tolist(), strict=True))
     out = []
     for node in range(batch.n_nodes):
@@ -101,8 +103,9 @@ def rgcn(module: Any, layer: Any, states: Tensor, batch: GraphBatch) -> Tensor:
         (GinEncoder(relations="added"), gin_added),
         (PygRelational(name="RGCNConv"), rgcn),
         (PygRelational(name="RGCNConv", args={"num_bases": 30}), rgcn),
+        (PygRelational(name="FastRGCNConv", args={"num_blocks": 4}), rgcn),
     ],
-    ids=["gcn", "gcn_added", "gin", "gin_added", "rgcn", "rgcn_30_bases"],
+    ids=["gcn", "gcn_added", "gin", "gin_added", "rgcn", "rgcn_30_bases", "rgcn_4_blocks"],
 )
 def test_it_equals_torch_geometric_or_loops_with_gradients(
     config: Any, convolve: Convolve, residual: str
