@@ -190,6 +190,7 @@ def test_a_lasting_server_knows_that_a_run_was_stopped(
     assert found["state"]["type"] == "CRASHED", found["state"]
 
 
+@pytest.mark.deep
 def test_the_end_of_a_run_that_does_not_look_is_recorded(
     experiment_file: Path, tmp_path: Path
 ) -> None:
