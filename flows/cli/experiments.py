@@ -137,6 +137,10 @@ def plan(
             f"\ngraphs of {quoted(task)}: {n['n_graphs']:,} with {n['n_nodes']:,} nodes and {n['n_edges']:,} "
             f"edges; {n['n_labels']:,} different labels, {n['n_relations']:,} relations"
         )
+        if equal := n.get("n_cases_with_equal_choices"):
+            console.print(
+                f"{equal:,} of {n['n_cases']:,} cases have two choices with the same text"
+            )
     for note in planned.notes:
         console.print(f"\n{note}", markup=False)
     if planned.as_published:

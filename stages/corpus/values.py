@@ -20,8 +20,8 @@ from permafrost.stages.corpus.text_format import name_the_encoding
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
-_EXACT_BELOW = {16: 2**11, 32: 2**24, 64: 2**53}
-"""Floats of so many bits hold every whole number below."""
+_EXACT_BELOW = {"halffloat": 2**11, "float": 2**24, "double": 2**53}
+"""Floats of these types hold every whole number below."""
 
 
 def checked_texts(
@@ -197,22 +197,41 @@ def ids_of(table: pa.Table, name: str, where: str, rows: Sequence[int] | None = 
         rows: row of each value, from 0, if the table is a part.
 
     Raises:
-        InputError: a value is missing, or a float so large that it may stand for several whole numbers.
+        InputError: a value is missing, or is no id; see `id_of`.
     """
     if pa.types.is_large_binary(table.column(name).type):
         return texts_of(table, name, where)
-    values = values_of(table, name, where)
-    kind = table.column(name).type
-    exact = _EXACT_BELOW[kind.bit_width if pa.types.is_floating(kind) else 64]
-    for at, value in enumerate(values):
-        if isinstance(value, float) and exact <= abs(value) < float("inf"):
-            raise InputError(
-                f"row {1 + (at if rows is None else rows[at])} of {where} has the id {value:.0f} in column "
-                f"{quoted(name)}, which is stored as {kind} and may have been another: "
-                f"whole numbers from {exact} on are rounded there; store the column as Int64 or text"
-            )
-    # Whole numbers in a column with gaps are often stored as float.
-    return [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values]
+    kind, ids = str(table.column(name).type), list[str]()
+    for at, value in enumerate(values_of(table, name, where)):
+        try:
+            ids.append(id_of(value, name, kind))
+        except ValueError as error:
+            row = 1 + (at if rows is None else rows[at])
+            raise InputError(f"row {row} of {where} {error}") from error
+    return ids
+
+
+def id_of(value: object, name: str, kind: str = "double") -> str:
+    """A value as an id: whole numbers in a column with gaps are often stored as float.
+
+    Args:
+        value: that is there.
+        name: of the column, for messages.
+        kind: the type of the column, as Arrow calls it.
+
+    Raises:
+        ValueError: a float so large that it may stand for several whole numbers; the message goes on after
+            the row.
+    """
+    if not isinstance(value, float):
+        return str(value)
+    exact = _EXACT_BELOW[kind]
+    if exact <= abs(value) < float("inf"):
+        raise ValueError(
+            f"has the id {value:.0f} in column {quoted(name)}, which is stored as {kind} and may have been "
+            f"another: whole numbers from {exact} on are rounded there; store the column as Int64 or text"
+        )
+    return str(int(value) if value.is_integer() else value)
 
 
 def unique_ids_of(table: pa.Table, name: str, where: str) -> list[str]:

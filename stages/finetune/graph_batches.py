@@ -56,7 +56,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class RandomRows:
-    """Vectors of standard normal numbers, a control: the same for the same seed and text."""
+    """Vectors of standard normal numbers, a control: the same for the same seed and number of a text."""
 
     width: int
     seed: int

@@ -101,6 +101,16 @@ class GraphCorpus(Corpus):
         forward = (*self.relations, *QUERY_RELATIONS)
         return (*forward, *(f"{INVERSE_MARK}{name}" for name in forward))
 
+    @cached_property
+    def _equal_choices(self) -> dict[str, int]:
+        """Of questions with choices, how many have two with the same text."""
+        if self.task != "multiple_choice":
+            return {}
+        texts = self.items.column("text").to_pylist()
+        cases = self.cases.column("items").to_pylist()
+        n = sum(len({texts[item] for item in items}) < len(items) for items in cases)
+        return {"n_cases_with_equal_choices": n}
+
     def case_split(self, name: str) -> pa.Table:
         """The cases of one split.
 
@@ -123,6 +133,7 @@ class GraphCorpus(Corpus):
             "n_labels": len(self.labels),
             "n_relations": len(self.relations),
             "n_cases": self.cases.num_rows,
+            **self._equal_choices,
             **{f"n_left_out_{reason}": n for reason, n in self.left_out.items()},
         }
 

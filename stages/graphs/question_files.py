@@ -6,6 +6,8 @@ label and a text (AI2's form, inside an object `question` with its `stem`); or a
 """
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from permafrost.stages.corpus.json_files import JsonFile
 from permafrost.stages.corpus.names import OWN_ID, find_column
 from permafrost.stages.corpus.table_files import column_names, file_format, read_columns
 from permafrost.stages.corpus.text_format import USUAL
+from permafrost.stages.corpus.values import id_of
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
 
@@ -28,6 +31,12 @@ LABEL = ("label", "answerkey", "answer_idx", "answer_index", "correct", "answer"
 """The first one that a file has: MedQA's `answer` is the text of the choice that `answer_idx` names."""
 IDS = (*reversed(OWN_ID), "qid", "question_id")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+"""As csv has whole numbers where others of the column are missing."""
+
+
+class _NoAnswer(ValueError):
+    """A label that stands for none."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,8 @@ def read_questions(path: Path, columns: QuestionColumns, *, needs_ids: bool) -> 
     for number, row in enumerate(rows, start=1):
         try:
             questions.append(_question(row, names, number))
+        except _NoAnswer as error:
+            raise InputError(_unanswered(rows, names, number, where)) from error
         except ValueError as error:
             raise InputError(f"row {number} of {where} {error}") from error
         except KeyError as error:
@@ -130,20 +141,41 @@ def _question(row: Mapping[str, Any], names: Mapping[str, str], number: int) -> 
     else:
         raise ValueError(f"has {quoted(asked)} as its question, expected an object as in row 1")
     labels, choices = _choices(given)
-    key = row[names["key"]] if "key" in names else number
+    key = str(number)
+    if "key" in names:
+        if row[names["key"]] is None:
+            raise ValueError(f"has no id in {quoted(names['key'])}; give it one")
+        key = id_of(row[names["key"]], names["key"])
     gold = row[names["gold"]] if "gold" in names else None
-    if key is None:
-        raise ValueError(f"has no id in {quoted(names['key'])}; give it one")
     if gold is not None and not isinstance(gold, str):
         raise ValueError(
             f"has {quoted(gold)} as its fact in {quoted(names['gold'])}, expected text"
         )
     return Question(
-        str(key),
+        key,
         _text(text, "question"),
         choices,
         _right(row[names["label"]], labels, choices, names["label"]),
-        gold if gold and gold.strip() else None,
+        (gold or "").strip() or None,
+    )
+
+
+def _unanswered(
+    rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], number: int, where: str
+) -> str:
+    """What is said of the first row without an answer."""
+    name, row = names["label"], rows[number - 1]
+    n_hidden = sum(_is_no_label(one.get(name)) for one in rows)
+    if n_hidden == len(rows):
+        return (
+            f"no row of {where} has a label in {quoted(name)} (row {number} has {quoted(row[name])}): "
+            "the labels of this split are hidden, so use a split that has them (in-house splits: "
+            "inhouse_train_qids)"
+        )
+    whose = f", the question {quoted(row[names['key']])}," if "key" in names else ""
+    return (
+        f"row {number} of {where}{whose} has no answer: its label in {quoted(name)} is {quoted(row[name])} "
+        f"({n_hidden} such of {len(rows)} rows); fill it or remove the row"
     )
 
 
@@ -165,6 +197,11 @@ def _choices(given: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         labels, texts = [c.get("label") for c in given], [c.get("text") for c in given]
     else:
         texts = given
+    if isinstance(texts, str):
+        raise ValueError(
+            f"has the text {quoted(texts)} as its choices, expected a list; in csv and tsv write it as JSON, "
+            'such as ["a", "b"]'
+        )
     if not isinstance(texts, list) or len(texts) < 2:
         raise ValueError(
             f"has {quoted(given)} as its choices, expected two or more; repair or remove it"
@@ -189,7 +226,10 @@ def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], nam
     """The number of the right choice, from its label, its letter, its number or its text.
 
     Where labels are numbers, a number is a label. Without labels a number in text, as all are in csv, may
-    also be the text of a choice.
+    also be the text of a choice. There `1.0` is 1, too.
+
+    Raises:
+        ValueError: it is none, or one of several; a `_NoAnswer` if it stands for no answer.
     """
     n = len(choices)
     if isinstance(value, float) and value.is_integer():
@@ -199,9 +239,15 @@ def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], nam
     names = list(labels or _LETTERS[:n])
     if text in names:
         return names.index(text)
+    written, text = text, _whole(text)
+    if text in names:
+        return names.index(text)
     is_index = not any(map(str.isdecimal, names)) and (labels is None or isinstance(value, int))
     number = int(text) if is_index and text.isdecimal() and len(text) < 4 else n
-    same = [at for at, choice in enumerate(choices) if choice == text and isinstance(value, str)]
+    same: list[int] = []
+    if isinstance(value, str):
+        said = written if written in choices else text
+        same = [at for at, choice in enumerate(choices) if choice == said]
     if number < n and same and number not in same:
         raise ValueError(
             f"has the label {quoted(value)} in {quoted(name)}, which is the text of choice {same[0]} and the "
@@ -212,18 +258,31 @@ def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], nam
         return number
     if len(same) == 1:
         return same[0]
+    if same:
+        raise ValueError(
+            f"has the label {quoted(value)} in {quoted(name)}, which is the text of the choices "
+            f"{', '.join(map(str, same))}, counted from 0; write the letter ({', '.join(names)})"
+        )
+    if _is_no_label(value):
+        raise _NoAnswer
     known = ", ".join(labels) if labels else f"0 to {n - 1}, {', '.join(_LETTERS[:n])}"
-    hidden = value is None or (is_given and text in ("", "-1"))
-    advice = (
-        "the labels of this split are hidden, so use a split that has them (in-house splits: "
-        "inhouse_train_qids)"
-        if hidden
-        else "correct it or remove the row"
-    )
     raise ValueError(
         f"has the label {quoted(value)} in {quoted(name)}, which is none of its {n} choices ({known}); "
-        f"{advice}"
+        "correct it or remove the row"
     )
+
+
+def _is_no_label(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value) or value == -1
+    return value is None or (
+        isinstance(value, str | int) and _whole(str(value).strip()) in ("", "-1")
+    )
+
+
+def _whole(text: str) -> str:
+    """A whole number without its `.0`; any other text unchanged."""
+    return found[1] if (found := _WHOLE.fullmatch(text)) else text
 
 
 def _rows(path: Path, columns: QuestionColumns) -> Iterator[dict[str, Any]]:

@@ -30,6 +30,7 @@ from tests.flows.conftest import tiny_experiment
 from tests.flows.test_cli import Cli
 from tests.flows.test_cli import cli as cli
 from tests.stages.graphs.small_graphs import choices
+from tests.stages.graphs.small_linked import TRAIN, questions, table
 from tests.stages.graphs.small_tables import write
 
 SOURCE = """
@@ -190,3 +191,21 @@ def test_commands_treat_a_corpus_with_graphs_as_any_other(
     (kept,) = (cli.home / "artifacts" / "corpus").iterdir()
     (kept / "nodes.parquet").write_bytes(b"damaged")
     assert "nodes.parquet" in cli("verify", code=1)
+
+
+@pytest.mark.deep
+def test_a_plan_tells_how_many_questions_have_equal_choices(
+    cli: Cli, tiny_bert: Path, tmp_path: Path
+) -> None:
+    rows = [*TRAIN, ("d", "What flies?", ["birds", "birds"], 0)]
+    ids = table(tmp_path, "ids", [{"id": "a"}, {"id": "b"}])
+    asked = questions(tmp_path, rows, inhouse_train_qids=ids)
+    content = {
+        **tiny_experiment(tiny_bert),
+        "tasks": {"asked": asked.model_dump(mode="json")},
+        "methods": {"text only": {"kind": "graph_text", "model": {"kind": "text_only"}}},
+        "seeds": [0],
+        "report": {"title": "Asked"},
+    }
+    told = cli("plan", str(experiments.write(tmp_path / "asked.yaml", content)))
+    assert "2 of 8 cases have two choices with the same text" in told

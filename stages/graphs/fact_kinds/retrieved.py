@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+import pyarrow.compute as pc
 from pydantic import Field
 from scipy.sparse import csr_array, diags_array
 
@@ -20,7 +21,7 @@ from permafrost.stages.corpus.values import checked_texts
 from permafrost.stages.graphs.facts import Asked, Facts
 from permafrost.stages.graphs.lemmas import is_stop_word, lemma, words_of
 from permafrost.storage.errors import InputError
-from permafrost.storage.quoting import quoted
+from permafrost.storage.quoting import counted, quoted
 
 _BLOCK = 512
 """Queries that are scored together: bounds the matrix of scores."""
@@ -55,7 +56,11 @@ class RetrievedFacts(Facts):
         return {**self.model_dump(exclude={"path"}), "file": file}
 
     def choose(self, asked: Sequence[Asked]) -> list[tuple[str, ...]]:
-        """Search the table for every query."""
+        """Search the table for every query.
+
+        Raises:
+            InputError: the table cannot be read, or no query shares a word with a fact.
+        """
         # Half a second, for this kind alone.
         from sklearn.feature_extraction.text import CountVectorizer
 
@@ -79,15 +84,25 @@ class RetrievedFacts(Facts):
                 tuple(facts[i] for i in row.tolist() if scores[query, i] > 0)
                 for query, row in enumerate(best)
             ]
+        if asked and not any(found):
+            questions = list(dict.fromkeys(one.question for one in asked))
+            raise InputError(
+                f"no fact of {self.path} ({counted(len(facts), 'fact')}, the first: {quoted(facts[0])}) "
+                f"shares a word with any question{' or choice' if both else ''} "
+                f"({counted(len(questions), 'question')}, the first: {quoted(questions[0])}); give both in "
+                "one language, with spaces between words, or leave with_facts out; words are compared by "
+                "their English lemmas, and words of English grammar do not count"
+            )
         return [found[numbers[query]] for query in queries]
 
     def _read(self) -> list[str]:
-        """The facts, each once."""
+        """The facts, each once, without the spaces around them."""
         path = Path(self.path)
         usual = ("fact", *TEXT)
         name = find_column("text", self.text, usual, column_names(path), self.path)
         column = read_columns(path, [name], []).column(name)
-        return list(dict.fromkeys(checked_texts(column, name, self.path).to_pylist()))
+        texts = pc.utf8_trim_whitespace(checked_texts(column, name, self.path))
+        return list(dict.fromkeys(texts.to_pylist()))
 
     def _weighted(self, counts: Any, queries: Any) -> tuple[Any, Any]:
         """Sparse matrices of facts and of queries whose products are the scores."""

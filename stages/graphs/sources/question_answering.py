@@ -237,6 +237,12 @@ def _divided(
             f"the id {quoted(twice)} is that of {keys.count(twice)} questions of {where}; give every "
             "question an id of its own"
         )
+    if file_format(path) in ("csv", "tsv") and name in own - kept:
+        raise InputError(
+            f"the column of {ids_path} is called {quoted(name)}, which is the id of a question of {where} "
+            "and would be lost: the file seems to have no header; write one above the ids, such as id, or "
+            "name the file .txt"
+        )
     if unknown := sorted(kept - own):
         raise InputError(
             f"{ids_path} has {len(unknown)} ids of {len(kept)} that no question of {where} has, such as "

@@ -29,7 +29,8 @@ def write_facts(folder: Path, rows: list[str] = TABLE, column: str = "sentence")
 
 def chosen(folder: Path, question: str, choice: str, **fields: Any) -> tuple[str, ...]:
     config = FACTS.validate({"kind": "retrieved", "path": write_facts(folder), **fields})
-    return config.choose([Asked(question, choice, None)])[0]
+    known = Asked("Where is the sun?", "night", None)
+    return config.choose([Asked(question, choice, None), known])[0]
 
 
 def test_no_facts_and_the_questions_own() -> None:
@@ -47,6 +48,26 @@ def test_the_facts_with_most_words_in_common_come_first(tmp_path: Path, method: 
     assert found[1:] == ("plants are green",), "each fact once, none without a word in common"
     assert chosen(tmp_path, "Zebras?", "the", method=method) == ()
     assert len(chosen(tmp_path, "plant", "star", method=method, top_k=1)) == 1
+
+
+def test_facts_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
+    rows = [" a cup is in a kitchen.\n", "a cup is in a kitchen.", "\ta cup is blue "]
+    config = RetrievedFacts(path=write_facts(tmp_path, rows))
+    found = config.choose([Asked("a cup in the kitchen?", "yes", None)])
+    assert found == [("a cup is in a kitchen.", "a cup is blue")]
+
+
+def test_facts_that_share_no_word_with_any_question_are_refused(tmp_path: Path) -> None:
+    path = write_facts(tmp_path, ["die Sonne scheint immer", "Pflanzen brauchen Licht"])
+    asked = [Asked("Why the sun?", choice, None) for choice in ("green", "night")]
+    for query, whose in (("question", "question"), ("question_and_choice", "question or choice")):
+        says = (
+            rf"no fact of {path} \(2 facts, the first: 'die Sonne scheint immer'\) shares a word with any "
+            rf"{whose} \(1 question, the first: 'Why the sun\?'\); give both in one language"
+        )
+        with pytest.raises(InputError, match=says):
+            FACTS.validate({"kind": "retrieved", "path": path, "query": query}).choose(asked)
+    assert RetrievedFacts(path=path).choose([]) == []
 
 
 def test_with_the_question_alone_every_choice_has_the_same_facts(tmp_path: Path) -> None:

@@ -159,6 +159,35 @@ def test_the_inhouse_split_makes_test_of_training_questions(tmp_path: Path) -> N
     assert same.cases == corpus.cases
 
 
+@pytest.mark.parametrize("name", ["ids.csv", "ids.tsv"])
+def test_ids_without_a_header_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    source = questions(tmp_path, inhouse_train_qids=str(path))
+    for rows in ("c\na\n", "c\n"):
+        path.write_text(rows)
+        says = rf"{name} is called 'c', which is the id of a question of \S+train.parquet .* header; write"
+        with pytest.raises(InputError, match=says):
+            source.build()
+    path.write_text("a\nc\na\n")
+    assert built(source).case_split("test").num_rows == 1, "no id is lost"
+
+
+def test_ids_of_floats_are_those_of_questions_with_floats(tmp_path: Path) -> None:
+    rows = [(float(number), *row[1:]) for number, row in enumerate(TRAIN)]
+    for numbers in ([2.0, 0.0], [2, 0]):
+        ids = table(tmp_path, "ids", [{"id": number} for number in numbers])
+        corpus = built(questions(tmp_path, rows, inhouse_train_qids=ids))
+        assert corpus.case_split("test").column("label").to_pylist() == [1]
+
+
+def test_questions_with_equal_choices_are_counted(tmp_path: Path) -> None:
+    rows = [*TRAIN, ("d", "What flies?", [" birds", "birds "], 0)]
+    for fields in ({}, {"graph_per": "question"}):
+        corpus = built(questions(tmp_path, rows, **fields))
+        assert corpus.counts()["n_cases_with_equal_choices"] == 2, "one of train, one of dev"
+    assert built(questions(tmp_path)).counts()["n_cases_with_equal_choices"] == 0
+
+
 def test_a_part_of_train_is_chosen_by_seed(tmp_path: Path) -> None:
     chosen = set[tuple[str, ...]]()
     for seed in range(20):

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -131,7 +133,16 @@ def test_a_number_in_text_that_is_a_choice_and_the_number_of_another_is_refused(
         InputError, match=r"row 1 .* the text of choice 0 and the number of choice 1, '0'"
     ):
         read_questions(path, QuestionColumns(), needs_ids=False)
-    for choices, label, right in ((["0", "1"], "1", 1), (["2", "4"], "1", 1), (["2", "4"], "4", 1)):
+    path = in_csv(tmp_path, ["1.0", "1"], "1.0")
+    with pytest.raises(InputError, match="the text of choice 0 and the number of choice 1, '1'"):
+        read_questions(path, QuestionColumns(), needs_ids=False)
+    for choices, label, right in (
+        (["0", "1"], "1", 1),
+        (["2", "4"], "1", 1),
+        (["2", "4"], "4", 1),
+        (["2", "4"], "4.0", 1),
+        (["2.0", "4.0"], "4.0", 1),
+    ):
         path = in_csv(tmp_path, choices, label)
         assert read_questions(path, QuestionColumns(), needs_ids=False)[0].label == right
     # A number that is no text is the number of a choice.
@@ -141,17 +152,52 @@ def test_a_number_in_text_that_is_a_choice_and_the_number_of_another_is_refused(
 
 @pytest.mark.parametrize(
     ("label", "says"),
-    [("", "labels of this split are hidden"), ("-1", "are hidden"), ("AB", "'AB' .* correct it")],
+    [
+        ("", "labels of this split are hidden"),
+        ("-1", "are hidden"),
+        ("-1.0", "are hidden"),
+        ("AB", "'AB' .* correct it"),
+    ],
 )
 def test_what_is_no_letter_is_refused_with_advice(tmp_path: Path, label: str, says: str) -> None:
     with pytest.raises(InputError, match=f"row 1 .*{says}"):
         read_questions(in_csv(tmp_path, ["a", "b"], label), QuestionColumns(), needs_ids=False)
 
 
+def test_only_where_no_row_has_a_label_the_split_is_said_to_hide_them(tmp_path: Path) -> None:
+    for hidden in ([None, ""], [-1, -1.0], [math.nan, None]):
+        rows = [row | {"label": label} for row, label in zip(plain(), hidden, strict=True)]
+        with pytest.raises(InputError, match=r"no row of .*: the labels of this split are hidden"):
+            read_questions(lines(tmp_path, rows), QuestionColumns(), needs_ids=False)
+
+
+def test_labels_of_csv_may_be_whole_numbers_as_pandas_writes_them(tmp_path: Path) -> None:
+    table = pd.DataFrame({"question": ["a?", "b?", "c?"], "choices": ['["x", "y"]'] * 3})
+    path = tmp_path / "q.csv"
+    table.assign(label=[1.0, 0.0, 1.0]).to_csv(path, index=False)
+    found = read_questions(path, QuestionColumns(), needs_ids=False)
+    assert [question.label for question in found] == [1, 0, 1]
+    table.assign(label=[1.0, None, 1.0]).to_csv(path, index=False)
+    with pytest.raises(
+        InputError, match=r"row 2 of \S+ has no answer: .* is '' \(1 such of 3 rows"
+    ):
+        read_questions(path, QuestionColumns(), needs_ids=False)
+
+
+@pytest.mark.parametrize("write", [lines, parquet])
+def test_whole_numbers_in_a_column_of_floats_are_ids(tmp_path: Path, write: Any) -> None:
+    rows = [row | {"id": number} for row, number in zip(plain(), (7.0, 8.5), strict=True)]
+    found = read_questions(write(tmp_path, rows), QuestionColumns(), needs_ids=True)
+    assert [question.key for question in found] == ["7", "8.5"]
+
+
 def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
     path = lines(tmp_path, [row | {"fact1": "birds sit"} for row in plain()])
     questions = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
     assert [q.gold for q in questions] == ["birds sit"] * 2
+    path = lines(tmp_path, [row | {"fact1": " birds sit.\n"} for row in plain()])
+    questions = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
+    assert [q.gold for q in questions] == ["birds sit."] * 2, "no space around it"
     blank = lines(
         tmp_path, [row | {"fact1": fact} for row, fact in zip(plain(), (" ", None), strict=True)]
     )
@@ -165,8 +211,13 @@ def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"label": 2}, "row 2 .* has the label 2 in 'label', which is none of its 2 choices"),
-        ({"label": -1}, "row 2 .* the labels of this split are hidden"),
-        ({"label": None}, "row 2 .* the labels of this split are hidden"),
+        (
+            {"label": -1},
+            r"row 2 .*, the question 'q2', has no answer: .* 'label' is -1 \(1 such of 2",
+        ),
+        ({"label": None}, "row 2 .* 'label' is None .* fill it or remove the row"),
+        ({"label": ""}, "row 2 .* has no answer: .* is '' "),
+        ({"label": math.nan}, "row 2 .* has no answer: .* is nan "),
         ({"label": "C"}, r"none of its 2 choices \(0 to 1, A, B\)"),
         ({"label": True}, "has the label True"),
         ({"choices": ["a", "b", "c"]}, "row 2 .* has 3 choices, row 1 has 2"),
@@ -175,10 +226,13 @@ def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
         ({"choices": ["a", " "]}, "row 2 .* has ' ' as a choice"),
         ({"choices": ["a", 3]}, "row 2 .* has 3 as a choice"),
         ({"choices": "[a"}, "choices that are no JSON"),
+        ({"choices": "cat; dog"}, r"the text 'cat; dog' as .* JSON, such as \[\"a\", \"b\"\]"),
+        ({"choices": ["a", "a"], "label": "a"}, r"the text of the choices 0, 1, .* \(A, B\)"),
         ({"choices": {"label": ["A", "A"], "text": ["a", "b"]}}, "a label of its own"),
         ({"question": ""}, "row 2 .* has '' as a question"),
         ({"question": {"stem": "x"}}, "row 2 .* as a question, expected text"),
         ({"id": None}, "row 2 .* has no id"),
+        ({"id": 2.0**53}, "row 2 .* has the id 9007199254740992 in column 'id', .* Int64 or text"),
     ],
 )
 def test_a_faulty_question_is_refused_with_its_row(
