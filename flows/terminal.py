@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from permafrost.flows.streams import is_unread, let_go
+from permafrost.stages.report.chance import chance_words
 from permafrost.stages.report.entries import DASH, TIED
 from permafrost.storage.quoting import visible
 
@@ -58,7 +59,7 @@ def echo(text: str, end: str = "\n") -> None:
 def render(title: str, summary: dict[str, Any]) -> Table:
     """A table of methods and controls by task: test metric times 100, mean ± sd over seeds, best in bold.
 
-    The majority rate and the class shares in test are below.
+    What an answer without knowledge scores and the class shares in test are below.
     """
     # Text, not strings, in which a console would interpret brackets as markup.
     table = Table(
@@ -73,11 +74,12 @@ def render(title: str, summary: dict[str, Any]) -> Table:
     headings = [*zip(summary["tasks"], summary["metrics"], strict=True), *means]
     for heading, metric in headings:
         table.add_column(Text(f"{visible(heading)}\n{metric}"), justify="right")
-    majority = [{**m, "best": False, "tied": False} for m in summary["majority"]]
+    given = [*zip(summary["majority"], summary["guess"], strict=True)]
+    rates = [{**(m if g["value"] is None else g), "best": False, "tied": False} for m, g in given]
     shares = [b["text"] for b in summary["class_balance"]]
     columns = [
         _column([*(row["cells"][i] for row in summary["rows"]), rate], [*headings[i], shares[i]])
-        for i, rate in enumerate(majority)
+        for i, rate in enumerate(rates)
     ]
     for i, row in enumerate(summary["rows"]):
         following = summary["rows"][i + 1 : i + 2]
@@ -93,8 +95,8 @@ def render(title: str, summary: dict[str, Any]) -> Table:
             style="dim" if row["role"] == "control" else None,
             end_section=ends,
         )
-    if any(rate["value"] is not None for rate in majority):
-        table.add_row("majority class", *(column[-1] for column in columns), style="dim")
+    if words := chance_words((m["value"], g["value"]) for m, g in given):
+        table.add_row(words.row, *(column[-1] for column in columns), style="dim")
     if any(b["value"] is not None for b in summary["class_balance"]):
         table.add_row("classes in test", *map(Text, shares), style="dim")
     return table
@@ -137,7 +139,7 @@ def _width(table: Table, console: Console) -> int:
 
 def _part(summary: dict[str, Any], tasks: range, means: range) -> dict[str, Any]:
     """The part of a summary with some tasks and some averages."""
-    by_task = ("tasks", "metrics", "n_test", "majority", "class_balance")
+    by_task = ("tasks", "metrics", "n_test", "majority", "guess", "class_balance")
     rows = [
         {
             **row,

@@ -95,6 +95,7 @@ def score_finetuned(
     are_right = np.zeros(0, np.bool_)
     of_class_1: list[NDArray[np.float64]] = []
     graphs: GraphAttention | None = None
+    are_choices = data.corpus.task == "multiple_choice"
     for split in SPLITS:
         cases = data.cases(split)
         batch = as_batch(cases)
@@ -108,7 +109,6 @@ def score_finetuned(
         if probabilities is not None:
             of_class_1.append(probabilities)
         if split == "test":
-            are_choices = data.corpus.task == "multiple_choice"
             kept = shown_answers(cases, picked, answers, are_choices=are_choices)
             graphs = graph_attention(trainee, data, kept)
     test = data.cases("test")
@@ -117,7 +117,8 @@ def score_finetuned(
         **shared,
         **found,
         **{f"n_{split}": len(data.cases(split)) for split in SPLITS},
-        "majority": majority_rate(test.labels),
+        "majority": None if are_choices else majority_rate(test.labels),
+        "guess": float(np.mean(1 / test.items.lengths)) if are_choices else None,
         "class_balance": class_balance(test.labels, names) if names else None,
         **_overlap(data.corpus, lambda clean: float(np.mean(are_right[clean]))),
     }

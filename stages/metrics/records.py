@@ -110,7 +110,11 @@ class Metrics(BaseModel):
     n_dev: int
     n_test: int
     majority: float | None = None
-    """Test accuracy of always predicting the most frequent class; None if there are no classes."""
+    """Test accuracy of always predicting the most frequent class; None if there are no classes, as where
+    choices are scored each for itself."""
+    guess: float | None = None
+    """Of multiple choice: expected test accuracy of a guess, the mean over questions of 1 / the number of
+    choices. None for other tasks."""
     class_balance: dict[str, float] | None = None
     """Share of each class in test; None if labels are not classes."""
     overlap: float | None = None

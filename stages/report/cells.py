@@ -137,7 +137,7 @@ def _read_metrics(cell: Cell) -> Metrics:
         raise CorruptDataError(
             f"{path} ({cell.label}) has wrong or missing fields: {fields}; score it again"
         ) from error
-    shares = ("majority", "overlap", "test_in_dev", "dev_in_train")
+    shares = ("majority", "guess", "overlap", "test_in_dev", "dev_in_train")
     for name in ("dev", "test", *shares, "clean_test"):
         value = getattr(metrics, name)
         if value is not None and not math.isfinite(value):

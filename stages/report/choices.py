@@ -28,7 +28,8 @@ class ChoiceRow:
     dev: Entry | None
     """None if a seed has no dev score."""
     test: Entry
-    majority: float | None
+    chance: float | None
+    """The accuracy of an answer without knowledge."""
 
 
 def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
@@ -40,6 +41,8 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
     rows: list[ChoiceRow] = []
     for (task, method, metric, role), group in groups.items():
         group.sort(key=lambda r: r.cell.seed)
+        of_one = group[0].metrics
+        rate = of_one.majority if of_one.guess is None else of_one.guess
         devs = [r.metrics.dev for r in group if r.metrics.dev is not None]
         fields = dict.fromkeys(name for r in group for name in r.metrics.choice)
         chosen = {f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields}
@@ -54,7 +57,7 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
                 by_seed=frozenset(f for f, values in chosen.items() if len(values) > 1),
                 dev=entry(devs) if len(devs) == len(group) else None,
                 test=entry([r.metrics.test for r in group]),
-                majority=group[0].metrics.majority if metric == "accuracy" else None,
+                chance=rate if metric == "accuracy" else None,
             )
         )
     return tuple(rows)

@@ -1,7 +1,8 @@
 """Comparison of the controls that must be at chance with what chance gives.
 
-Chance has a known score in two cases: in accuracy the majority rate, in correlations (Matthews' included) 0.
-In other metrics, such as f1 and nDCG, it is not known, and their controls are not tested.
+Chance has a known score in two cases: in accuracy the majority rate (of multiple choice that of a guess), in
+correlations (Matthews' included) 0. In other metrics, such as f1 and nDCG, it is not known, and their
+controls are not tested.
 
 Source: if labels and predictions have nothing to do with each other, any order of the labels is as likely as
 the one given, and over all orders a correlation has the mean 0 and the variance 1 / (n - 1) (E. Pitman,
@@ -27,10 +28,10 @@ class ControlFinding:
     task: str
     entry: Entry
     chance: float
-    """The majority rate in accuracy, 0 in correlations."""
+    """The majority rate or that of a guess in accuracy, 0 in correlations."""
     standard_error: float
-    """Standard error of chance on a test set of this size: sqrt(p (1 - p) / n) in accuracy, 1 / sqrt(n - 1)
-    in correlations."""
+    """Standard error of chance on a test set of this size: sqrt(p (1 - p) / n) in accuracy, an upper
+    bound where questions differ in their number of choices; 1 / sqrt(n - 1) in correlations."""
     p: float
     """Two-sided p-value under the hypothesis that the control is at chance, by the normal approximation;
     corrected for the number of control results by Holm's method."""
@@ -98,7 +99,7 @@ def untested_controls(table: ResultsTable) -> tuple[UntestedControl, ...]:
 
 def _chance(column: Column) -> tuple[float, float] | None:
     """The score at chance and its standard error; None where it is not known."""
-    if (rate := column.majority) is not None:
+    if (rate := column.chance) is not None:
         return rate, math.sqrt(rate * (1 - rate) / column.n_test)
     if column.metric in CORRELATIONS:
         return 0.0, 1 / math.sqrt(max(column.n_test - 1, 1))

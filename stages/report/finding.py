@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from permafrost.stages.metrics.bootstrap import Difference, interval
 from permafrost.stages.report.canvas import shortened
+from permafrost.stages.report.chance import chance_words
 from permafrost.stages.report.config import ReportConfig
 from permafrost.stages.report.entries import hundredths, p_clause
 from permafrost.stages.report.paired import mean_estimate, paired_difference, tested_text
@@ -134,7 +135,7 @@ class _Ranked:
         clauses = [
             *self._against_methods(best, behind),
             *self._against_controls(best),
-            *self._against_majority(value),
+            *self._against_chance(value),
         ]
         mark = "," if clauses[0].startswith("but ") else ":"
         return f"{said}{mark} {'; '.join(clauses)}."
@@ -220,16 +221,17 @@ class _Ranked:
             return [f"but within noise of {which}, {name} ({_number(compared)})"]
         return [self._above(compared, best, f"{which}, ")]
 
-    def _against_majority(self, value: float) -> list[str]:
-        """That one constant answer is as good as every method, where it is."""
+    def _against_chance(self, value: float) -> list[str]:
+        """That an answer without knowledge is as good as every method, where it is."""
         columns = [self._table.columns[i] for i in self._mean.columns]
-        rates = [c.majority for c in columns if c.majority is not None]
-        if len(rates) < len(columns) or self._mean.kinds:
+        rates = [c.chance for c in columns if c.chance is not None]
+        words = chance_words((c.majority, c.guess) for c in columns)
+        if words is None or len(rates) < len(columns) or self._mean.kinds:
             return []
         rate = sum(rates) / len(rates)
         if value > rate and hundredths(value) != hundredths(rate):
             return []
-        return [f"no method is above the majority class ({hundredths(rate)})"]
+        return [f"no method is above {words.answer} ({hundredths(rate)})"]
 
     def _above(self, compared: _Compared, best: Row, which: str = "") -> str:
         by = self._table.average(best, self._mean)

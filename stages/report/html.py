@@ -14,6 +14,7 @@ from permafrost.stages.report.alignment import AlignmentCurve
 from permafrost.stages.report.attention_maps import MapGroup, words
 from permafrost.stages.report.canvas import InlineSvg, shortened
 from permafrost.stages.report.cells import CellResult, TaskCorpus
+from permafrost.stages.report.chance import OF_CLASSES
 from permafrost.stages.report.choices import choice_fields, choice_rows, what_was_chosen
 from permafrost.stages.report.claims import ClaimResult, claim_text, interval_text
 from permafrost.stages.report.clean import clean_table
@@ -98,6 +99,7 @@ def render(page: Page) -> str:
     """The whole HTML document; it is self-contained."""
     findings = control_findings(page.table)
     choices = choice_rows(page.results)
+    named = page.table.chance_words
     varied, settled = choice_fields(choices)
     context: dict[str, Any] = {
         "style": Markup(asset(STYLE)),
@@ -111,7 +113,8 @@ def render(page: Page) -> str:
         "baselines": page.table.of_role("baseline"),
         "controls": page.table.of_role("control"),
         "alpha": f"{page.table.alpha:g}",
-        "has_majority": page.table.has_majority,
+        "has_chance": named is not None,
+        "chance": named or OF_CLASSES,
         "has_classes": page.table.has_classes,
         "clean": clean_table(page.results, page.table),
         "correlations": page.correlations,

@@ -28,7 +28,6 @@ from permafrost.stages.report.palette import INK, Mark
 from permafrost.stages.report.sweep import SweptCurve, sweep_description, sweep_figure
 from permafrost.stages.report.tables import ResultsTable, Row
 
-_MAJORITY = "majority class"
 _LABEL_SIZE, _LABEL_CHARS, _GAP = 10.0, 24, 14.0
 """Of the names of tasks: their font, the characters of a line, and what lies beside them."""
 
@@ -94,9 +93,9 @@ def metric_figure(
             mark = marks[row.method]
             axes.vlines(at, low, high, color=mark.colour, linewidth=1.1)
             axes.add_line(whole(line(mark, at, mean)))
-    majority = [(v, 100 * m) for v, i in placed if (m := table.columns[i].majority) is not None]
-    if majority:
-        axes.plot(*np.array(majority).T, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
+    chance = [(v, 100 * rate) for v, i in placed if (rate := table.columns[i].chance) is not None]
+    if chance:
+        axes.plot(*np.array(chance).T, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
     axes.autoscale_view()
     axes.set_ylim(top=min(axes.get_ylim()[1], MOST))
     axes.set_xticks(np.unique(x), [f"{v:g}" for v in np.unique(x)])
@@ -124,9 +123,9 @@ def tasks_figure(table: ResultsTable, marks: dict[str, Mark]) -> Figure:
                 mean = np.array([100 * number.mean])
                 axes.add_line(whole(line(mark, mean, np.array([place + offset]))))
     for place, column in enumerate(table.columns):
-        if column.majority is not None:
+        if column.chance is not None:
             axes.vlines(
-                100 * column.majority, place - 0.42, place + 0.42, color=INK, linewidth=0.9
+                100 * column.chance, place - 0.42, place + 0.42, color=INK, linewidth=0.9
             ).set_linestyle((0, DASHES))
     axes.autoscale_view()
     axes.set_xlim(right=min(axes.get_xlim()[1], MOST))
@@ -153,4 +152,5 @@ def _metric_label(table: ResultsTable, n_chars: int) -> str:
 
 
 def _compared(table: ResultsTable) -> tuple[str, ...]:
-    return (_MAJORITY,) if table.has_majority else ()
+    words = table.chance_words
+    return (words.row,) if words else ()

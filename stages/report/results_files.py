@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         pa.field("ci_low", pa.float64()),
         pa.field("ci_high", pa.float64()),
         pa.field("majority", pa.float64()),
+        pa.field("guess", pa.float64()),
         pa.field("class_balance", pa.string()),
         pa.field("overlap", pa.float64()),
         pa.field("n_clean_test", pa.int64()),
@@ -44,9 +45,10 @@ SCHEMA = pa.schema(
 )
 """Columns, one row per cell. `pearson` and `spearman` are both correlations of graded pairs on test, whatever
 the metric; null for other tasks. `ci_low` and `ci_high` are the confidence interval of `test` over resampled
-test examples. All four are null if the predictions were not kept. `overlap` is the share of test examples
-that share a text with train, and `clean_test` the metric on the other `n_clean_test`. `choice` and
-`class_balance` (the share of each class in test) are JSON."""
+test examples. All four are null if the predictions were not kept. `majority` is the accuracy of always
+answering the most frequent class, `guess`, of multiple choice, that of a guess among the choices.
+`overlap` is the share of test examples that share a text with train, and `clean_test` the metric on the other
+`n_clean_test`. `choice` and `class_balance` (the share of each class in test) are JSON."""
 _OF_CELL = ("method", "task", "category", "seed", "role", "key")
 _MARKDOWN: dict[PrintedMark, str] = {"plain": "{}", "best": "**{}**", "tied": f"{{}} {TIED}"}
 _MARKED: dict[PrintedMark, str] = {
@@ -94,12 +96,16 @@ def results_arrow(
     return pa.table({name: [row[name] for row in rows] for name in SCHEMA.names}, schema=SCHEMA)
 
 
+def _rate(value: float | None) -> str:
+    return DASH if value is None else hundredths(value)
+
+
 def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
 
 
 def results_markdown(table: ResultsTable) -> str:
-    """A pipe table, best in bold and controls labelled, with majority rate, class balance and notes below."""
+    """A pipe table, best in bold and controls labelled, with chance, class balance and notes below."""
     seeds = ["seeds"] if table.has_seeds else []
     body = [
         [
@@ -109,7 +115,7 @@ def results_markdown(table: ResultsTable) -> str:
         ]
         for row in table.rows
     ]
-    majority = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
+    rates = [_rate(c.chance) for c in table.columns]
     header = [
         "method",
         *(f"{literal(c.heading)} ({literal(c.metric)})" for c in (*table.columns, *table.averages)),
@@ -117,7 +123,8 @@ def results_markdown(table: ResultsTable) -> str:
     ]
     rule = [":---", *("---:" for _ in header[1:])]
     dashes = [DASH] * (len(table.averages) + len(seeds))
-    last = [["majority class", *majority, *dashes]] if table.has_majority else []
+    words = table.chance_words
+    last = [[words.row, *rates, *dashes]] if words else []
     if table.has_classes:
         shares = [c.balance_text for c in table.columns]
         last.append(["classes in test", *shares, *dashes])
@@ -133,13 +140,8 @@ def results_summary(table: ResultsTable) -> dict[str, Any]:
         "n_test": [c.n_test for c in table.columns],
         "averages": [{"heading": a.heading, "metric": a.metric} for a in table.averages],
         "notes": list(table.notes),
-        "majority": [
-            {
-                "value": c.majority,
-                "text": DASH if c.majority is None else hundredths(c.majority),
-            }
-            for c in table.columns
-        ],
+        "majority": [{"value": c.majority, "text": _rate(c.majority)} for c in table.columns],
+        "guess": [{"value": c.guess, "text": _rate(c.guess)} for c in table.columns],
         "class_balance": [
             {"value": c.class_balance, "text": c.balance_text} for c in table.columns
         ],
@@ -181,12 +183,13 @@ def results_latex(table: ResultsTable, title: str) -> str:
     roles: tuple[Role, ...] = ("method", "baseline", "control")
     groups = [[_row(table, row) for row in table.of_role(role)] for role in roles]
     dashes = [escaped(DASH)] * (len(table.averages) + len(seeds))
-    rates = [DASH if c.majority is None else hundredths(c.majority) for c in table.columns]
-    majority = [["majority class", *map(escaped, rates), *dashes]] if table.has_majority else []
+    rates = [escaped(_rate(c.chance)) for c in table.columns]
+    words = table.chance_words
+    chance = [[words.row, *rates, *dashes]] if words else []
     spread = ", mean ± sample standard deviation over seeds" if table.has_spread else ""
     about = f"{title}. Test metric × 100{spread}; bold: highest mean of the methods in a column."
     caption = " ".join(map(escaped, (about, *table.notes)))
-    body = tabular("l" + "r" * (len(columns) + len(seeds)), [head, *groups, majority])
+    body = tabular("l" + "r" * (len(columns) + len(seeds)), [head, *groups, chance])
     return floating(body, caption, "results")
 
 

@@ -48,7 +48,7 @@ class _Panel:
     name: str
     metric: str
     """In brackets; empty for a mean."""
-    majority: float | None
+    chance: float | None
     values: Mapping[str, tuple[float, float]]
     """Mean and standard deviation over seeds, by method; fractions."""
 
@@ -132,7 +132,7 @@ def _column_panel(table: ResultsTable, place: int, column: Column) -> _Panel:
         row.method: e for row in table.rows if (e := row.entries[place]) is not None
     }
     values = {method: (e.mean, e.sd or 0.0) for method, e in entries.items()}
-    return _Panel(column.heading, f"({column.metric})", column.majority, values)
+    return _Panel(column.heading, f"({column.metric})", column.chance, values)
 
 
 def _average_panel(table: ResultsTable, average: Average) -> _Panel:
@@ -156,8 +156,8 @@ def _draw(
             level = line(marks[method], ends, np.full(2, 100 * mean), small=True)
             level.set_clip_on(False)
             axes.add_line(level)
-    if panel.majority is not None:
-        axes.axhline(100 * panel.majority, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
+    if panel.chance is not None:
+        axes.axhline(100 * panel.chance, color=INK, linewidth=0.9, dashes=DASHES, zorder=1)
     for curve in reversed(curves):
         points = [(x, *panel.values[m]) for m, x in curve.values.items() if m in panel.values]
         if points:

@@ -12,6 +12,7 @@ import numpy as np
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult, Part
+from permafrost.stages.report.chance import ChanceWords, chance_words
 from permafrost.stages.report.config import AverageRule
 from permafrost.stages.report.entries import DASH, Entry, entry, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
@@ -47,6 +48,13 @@ class Column:
     """Share of test examples that are in dev too."""
     dev_in_train: float | None = None
     """Share of dev examples that are in train too."""
+    guess: float | None = None
+    """Of multiple choice, in the place of the majority rate."""
+
+    @property
+    def chance(self) -> float | None:
+        """The accuracy of an answer without knowledge; None for other metrics."""
+        return self.majority if self.guess is None else self.guess
 
     @property
     def balance_text(self) -> str:
@@ -188,9 +196,9 @@ class ResultsTable:
         return hundredths(mean) == hundredths(max(v for v in means if v is not None))
 
     @property
-    def has_majority(self) -> bool:
-        """Whether any column has a majority rate."""
-        return any(c.majority is not None for c in self.columns)
+    def chance_words(self) -> ChanceWords | None:
+        """What the columns' rates of chance are called; None if no column has one."""
+        return chance_words((c.majority, c.guess) for c in self.columns)
 
     @property
     def has_classes(self) -> bool:
@@ -267,13 +275,17 @@ def tabulate(results: Sequence[CellResult]) -> ResultsTable:
 def _column(task: str, metric: str, ambiguous: bool, results: Sequence[CellResult]) -> Column:
     metrics_of = [r.metrics for r in results if (r.cell.task, r.metrics.metric) == (task, metric)]
     of_task = [r.metrics for r in results if r.cell.task == task]
+    # Both are baselines for accuracy only. A result of before guesses were told has the most frequent place
+    # of the right choice as its majority.
+    of_accuracy = metrics_of if metric == "accuracy" else []
+    guess = next((m.guess for m in of_accuracy if m.guess is not None), None)
+    majority = next((m.majority for m in of_accuracy if m.majority is not None), None)
     return Column(
         task=task,
         metric=metric,
         heading=f"{task} · {metric}" if ambiguous else task,
-        majority=next((m.majority for m in metrics_of if m.majority is not None), None)
-        if metric == "accuracy"  # the majority rate is a baseline for accuracy only
-        else None,
+        majority=majority if guess is None else None,
+        guess=guess,
         n_test=metrics_of[0].n_test,
         category=next((r.cell.category for r in results if r.cell.task == task), None),
         part=next(r.cell.part for r in results if r.cell.task == task),

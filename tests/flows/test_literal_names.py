@@ -34,6 +34,7 @@ def _summary(names: list[str]) -> dict[str, Any]:
         "metrics": ["accuracy"],
         "averages": [],
         "majority": [{**cell, "text": "25.0"}],
+        "guess": [{"value": None, "text": "–"}],
         "class_balance": [{"value": None, "text": "–"}],
         "rows": [{"method": n, "role": "method", "cells": [cell], "averages": []} for n in names],
     }

@@ -103,7 +103,7 @@ def test_results_arrow_has_every_cell_with_its_numbers(grid: Grid):
         metrics = json.loads((cell.folder / "metrics.json").read_text())
         assert json.loads(row.pop("choice")) == metrics.pop("choice")
         names = ("method", "task", "category", "seed", "role", "key")
-        unknown = dict.fromkeys(("class_balance", "overlap", "n_clean_test", "clean_test"))
+        unknown = dict.fromkeys(("guess", "class_balance", "overlap", "n_clean_test", "clean_test"))
         assert row == unknown | metrics | {name: getattr(cell, name) for name in names}
 
 
