@@ -246,9 +246,10 @@ def forget_others() -> None:
     for entry in [entry for entry in _REACHED if not entry[0]]:
         _REACHED.pop(entry, None)
     # Of thousands of modules hardly any was reloaded, so that each takes no line of Python.
-    names, before = list(_SPECS), list(_SPECS.values())
-    now = list(map(getattr, map(sys.modules.get, names), repeat("__spec__"), repeat(None)))
-    for name, spec in compress(zip(names, now, strict=True), map(is_not, now, before)):
+    # A copy, since other threads note what they load.
+    before = dict(_SPECS)
+    now = list(map(getattr, map(sys.modules.get, before), repeat("__spec__"), repeat(None)))
+    for name, spec in compress(zip(before, now, strict=True), map(is_not, now, before.values())):
         if spec is not None:
             _SPECS[name], _LOADED[name] = spec, time.time()
 

@@ -47,6 +47,11 @@ _OF_BOTH = ChanceWords(
 )
 
 
+def chance_rate(majority: float | None, guess: float | None) -> float | None:
+    """The accuracy of an answer without knowledge: of multiple choice a guess, else the majority rate."""
+    return majority if guess is None else guess
+
+
 def chance_words(rates: Iterable[tuple[float | None, float | None]]) -> ChanceWords | None:
     """The names that are true of these pairs of a majority rate and a guess; None if there is neither."""
     kinds = {guess is not None for majority, guess in rates if (majority, guess) != (None, None)}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult
+from permafrost.stages.report.chance import chance_rate
 from permafrost.stages.report.entries import DASH, Entry, entry, mean_text
 from permafrost.stages.report.markup import PlainTable
 
@@ -41,8 +42,7 @@ def choice_rows(results: Sequence[CellResult]) -> tuple[ChoiceRow, ...]:
     rows: list[ChoiceRow] = []
     for (task, method, metric, role), group in groups.items():
         group.sort(key=lambda r: r.cell.seed)
-        of_one = group[0].metrics
-        rate = of_one.majority if of_one.guess is None else of_one.guess
+        rate = chance_rate(group[0].metrics.majority, group[0].metrics.guess)
         devs = [r.metrics.dev for r in group if r.metrics.dev is not None]
         fields = dict.fromkeys(name for r in group for name in r.metrics.choice)
         chosen = {f: _by_seed([r.metrics.choice.get(f) for r in group]) for f in fields}

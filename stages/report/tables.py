@@ -12,7 +12,7 @@ import numpy as np
 from permafrost.stages.metrics.bootstrap import Interval
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.report.cells import CellResult, Part
-from permafrost.stages.report.chance import ChanceWords, chance_words
+from permafrost.stages.report.chance import ChanceWords, chance_rate, chance_words
 from permafrost.stages.report.config import AverageRule
 from permafrost.stages.report.entries import DASH, Entry, entry, hundredths, p_text, signed
 from permafrost.stages.report.markup import PlainTable
@@ -54,7 +54,7 @@ class Column:
     @property
     def chance(self) -> float | None:
         """The accuracy of an answer without knowledge; None for other metrics."""
-        return self.majority if self.guess is None else self.guess
+        return chance_rate(self.majority, self.guess)
 
     @property
     def balance_text(self) -> str:
