@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 PULLS = 3
-"""How often an index is pulled of which something was removed after it was listed: what is there then is
+"""How often an index is pulled of which something came or went after it was listed: what is there then is
 another one, of which a part may be here already."""
 
 _INDEX = (
@@ -154,14 +154,14 @@ class Replica:
                 return
 
     def _pulled(self, under: Path, progress: Progress) -> bool:
-        """Whether every file of the listing was still there when it was fetched."""
+        """Whether nothing came or went after the listing, as far as it was looked for."""
         listed = {key: tag for key, tag, _ in self._list(under) if _is_index(key)}
         wanted = [
             key
             for key, tag in listed.items()
             if self._tags.get(key) != tag or not (self.folder / key).exists()
         ]
-        all_there = True
+        up_to_date = True
         if wanted:
             progress.start("pull", len(wanted), "files")
             try:
@@ -171,7 +171,7 @@ class Replica:
                 with ThreadPoolExecutor(16) as pool:
                     for keys in (others, receipts):
                         for is_there in pool.map(self._refresh, keys):
-                            all_there &= is_there
+                            up_to_date &= is_there
                             progress.advance(1)
             finally:
                 progress.finish()
@@ -180,12 +180,16 @@ class Replica:
         # were, also where another machine writes the store again between the two.
         here = [(self.key_of(p), p) for p in files_here(under)]
         for key, path in sorted(here, key=lambda one: _RECEIPTS not in one[0]):
-            gone = _is_index(key) and key not in listed and path.is_file()
-            # Another process of this machine may have put it there since the listing.
-            if gone and not self.exists(path):
-                self._forget(path)
-                path.unlink(missing_ok=True)
-        return all_there
+            if not _is_index(key) or key in listed or not path.is_file():
+                continue
+            # Another process of this machine may have put it there since the listing, or another machine may
+            # have written again what was removed, of which more is to be pulled.
+            if self.exists(path):
+                up_to_date = False
+                continue
+            self._forget(path)
+            path.unlink(missing_ok=True)
+        return up_to_date
 
     def fetch(self, path: Path) -> None:
         """Download one object to its place in the replica, completely or not at all.

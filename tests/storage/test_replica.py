@@ -315,6 +315,31 @@ def test_a_store_that_is_removed_and_made_again_meanwhile_is_whole_here(
     assert small.store.segments() == store.segments()
 
 
+def test_a_store_made_again_between_two_looks_is_not_called_damaged(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = filled(tmp_path)
+    second = machine(tmp_path, "second")
+    before = dict(server.objects)
+    server.objects.clear()
+    exists, asked = replica.Replica.exists, list[Path]()
+
+    def made_again_after(self: replica.Replica, path: Path) -> bool:
+        there = exists(self, path)
+        asked.append(path)
+        # Its record was gone and its copy is there, or the other way round.
+        if path.name == "store.json":
+            server.objects.update(before)
+        return there
+
+    monkeypatch.setattr(replica.Replica, "exists", made_again_after)
+    machine(tmp_path, "second")
+    assert any(path.name == "store.json" for path in asked)
+    (store,) = all_stores(second)
+    assert store.segments() == small.store.segments()
+    assert_reads(store, small)
+
+
 def test_what_is_removed_while_it_is_pulled_is_not_half_here(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
