@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,54 +35,70 @@ EVERY = 1_000_000
 Trial = Callable[[int, random.Random], dict[str, Any] | None]
 """Does the trial of a number; returns what is counted, by name, under `counts`, and what else the log is to
 hold, or None if there is no trial of that number. Raises AssertionError."""
-Trials = Callable[[Homes, Path, int], AbstractContextManager[Trial]]
-"""Takes the homes, a folder of its own and the seed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the trials of a fault are made with."""
+
+    homes: Homes
+    folder: Path
+    """Of their own."""
+    seed: int
+    n_contents: int
+    """Of every format in a trial."""
+
+
+Trials = Callable[[Asked], AbstractContextManager[Trial]]
 
 
 @contextmanager
-def _kills(homes: Homes, folder: Path, seed: int) -> Iterator[Trial]:
-    with kills(homes, folder) as found:
+def _kills(asked: Asked) -> Iterator[Trial]:
+    with kills(asked.homes, asked.folder) as found:
         yield lambda number, rng: found.trial(rng)
 
 
-def _disks(fault: Literal["full", "forbidden"], homes: Homes, folder: Path, seed: int) -> Trial:
-    return Disks(homes, folder, fault, seed).trial
+def _disks(fault: Literal["full", "forbidden"], asked: Asked) -> Trial:
+    return Disks(asked.homes, asked.folder, fault, asked.seed).trial
 
 
 @contextmanager
-def _writers(homes: Homes, folder: Path, seed: int) -> Iterator[Trial]:
-    known = shutil.copytree(os.environ["PERMAFROST_CACHE"], folder / "known")
+def _writers(asked: Asked) -> Iterator[Trial]:
+    known = shutil.copytree(os.environ["PERMAFROST_CACHE"], asked.folder / "known")
+    place = asked.folder / "trial"
     with bucket() as server:
-        yield lambda number, rng: writers.trial(homes, folder / "trial", server, known, number, rng)
+        yield lambda number, rng: writers.trial(asked.homes, place, server, known, number, rng)
 
 
-def _each(trial: Callable[[Homes, Path, random.Random], dict[str, Any]]) -> Trials:
-    def trials(homes: Homes, folder: Path, seed: int) -> AbstractContextManager[Trial]:
-        return nullcontext(lambda number, rng: trial(homes, folder / "trial", rng))
-
-    return trials
+def _clock(asked: Asked) -> Trial:
+    return lambda number, rng: clock.trial(asked.homes, asked.folder / "trial", rng)
 
 
-def _workers(homes: Homes, folder: Path) -> Trial:
+def _formats(asked: Asked) -> Trial:
+    place = asked.folder / "trial"
+    return lambda number, rng: formats.trial(asked.homes, place, rng, asked.n_contents)
+
+
+def _workers(asked: Asked) -> Trial:
     # Imported here: Dask takes a second, and its threads are not for a process that forks.
     from tests.campaign import workers
 
-    return lambda number, rng: workers.trial(homes, folder, rng)
+    return lambda number, rng: workers.trial(asked.homes, asked.folder, rng)
 
 
 FAULTS: dict[str, tuple[Trials, str, int]] = {
     "kills": (_kills, "kills", 500),
-    "full": (lambda *a: nullcontext(_disks("full", *a)), "faults", EVERY),
-    "forbidden": (lambda *a: nullcontext(_disks("forbidden", *a)), "faults", EVERY),
+    "full": (lambda asked: nullcontext(_disks("full", asked)), "faults", EVERY),
+    "forbidden": (lambda asked: nullcontext(_disks("forbidden", asked)), "faults", EVERY),
     "writers": (_writers, "starts", 140),
-    "clock": (_each(clock.trial), "clocks", 50),
-    "damage": (lambda *a: nullcontext(Damages(*a).trial), "damages", EVERY),
-    "formats": (_each(formats.trial), "contents", 100_000),
-    "workers": (
-        lambda homes, folder, seed: nullcontext(_workers(homes, folder)),
-        "workers lost",
-        20,
+    "clock": (lambda asked: nullcontext(_clock(asked)), "clocks", 50),
+    "damage": (
+        lambda asked: nullcontext(Damages(asked.homes, asked.folder, asked.seed).trial),
+        "damages",
+        EVERY,
     ),
+    "formats": (lambda asked: nullcontext(_formats(asked)), "contents", 100_000),
+    "workers": (lambda asked: nullcontext(_workers(asked)), "workers lost", 20),
 }
 """By name: trials, what of their counts is to reach a number, and that number."""
 
@@ -92,18 +109,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS])
     parser.add_argument("--n", type=int, help="how many of each; by default as in FAULTS")
+    parser.add_argument(
+        "--contents", type=int, default=100, help="of every format, in a trial of formats"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/campaign"))
     parser.add_argument("--summary", action="store_true", help="only say what the log has")
     asked = parser.parse_args()
     folder = asked.folder.absolute()
     log = Log(folder / "log.jsonl")
-    if not asked.summary:
+    left = {fault: _left(fault, asked.seed, asked.n, log) for fault in asked.only}
+    if not asked.summary and any(n > 0 for n in left.values()):
         _prepare()
         homes = make_homes(folder / "homes")
         for fault in asked.only:
-            _run(fault, asked.seed, asked.n, homes, folder, log)
+            given = Asked(homes, folder / fault, asked.seed, asked.contents)
+            _run(fault, given, left[fault], log)
     sys.stdout.write(log.summary() + "\n")
     return int(any(e["failure"] for f in asked.only for e in log.entries(f, asked.seed)))
+
+
+def _left(fault: str, seed: int, n: int | None, log: Log) -> int:
+    """How much of a fault is not in the log yet."""
+    _, counted, default = FAULTS[fault]
+    done = sum(e.get("counts", {}).get(counted, 0) for e in log.entries(fault, seed))
+    return (default if n is None else n) - done
 
 
 def _prepare() -> None:
@@ -119,16 +148,12 @@ def _looked_at(fd: Any) -> None:
     os.fstat(fd)
 
 
-def _run(fault: str, seed: int, n: int | None, homes: Homes, folder: Path, log: Log) -> None:
-    trials, counted, default = FAULTS[fault]
-    wanted = default if n is None else n
-    done = log.entries(fault, seed)
-    left = wanted - sum(e.get("counts", {}).get(counted, 0) for e in done)
-    number = len(done)
-    work = folder / fault
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    with trials(homes, work, seed) as trial:
+def _run(fault: str, asked: Asked, left: int, log: Log) -> None:
+    trials, counted, _ = FAULTS[fault]
+    seed, number = asked.seed, len(log.entries(fault, asked.seed))
+    shutil.rmtree(asked.folder, ignore_errors=True)
+    asked.folder.mkdir()
+    with trials(asked) as trial:
         while left > 0:
             began, failure, found = time.monotonic(), None, dict[str, Any]()
             try:

@@ -102,7 +102,7 @@ def _history(root: Path) -> object:
     return found.runs
 
 
-def trial(homes: Homes, folder: Path, rng: random.Random, n: int = 100) -> dict[str, Any]:
+def trial(homes: Homes, folder: Path, rng: random.Random, n: int) -> dict[str, Any]:
     """`n` contents for every format, fewer for slow ones. Raises as `try_one`."""
     folder.mkdir(parents=True)
     try:
@@ -115,7 +115,7 @@ def _contents(found: dict[str, Format], rng: random.Random, n: int) -> dict[str,
     counts = {"contents": 0, "refused": 0}
     for name, form in found.items():
         right, content = form.read(), form.path.read_bytes()
-        for _ in range(n // 10 if form.slow else n):
+        for _ in range(-(-n // 10) if form.slow else n):
             change = form.values if form.values is not None and rng.random() < 0.5 else mutated
             other = change(content, rng)
             try:

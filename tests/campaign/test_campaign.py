@@ -28,9 +28,9 @@ def folder() -> Iterator[Path]:
 
 def campaign(folder: Path) -> list[dict[str, Any]]:
     """One trial of each fault, in one program; returns its log."""
-    program = [sys.executable, "-W", "ignore", "-m", "tests.campaign", "--seed", "7", "--n", "1"]
+    program = [sys.executable, "-W", "ignore", "-m", "tests.campaign", "--seed", "7"]
     done = subprocess.run(
-        [*program, "--only", *FAULTS, "--folder", str(folder)],
+        [*program, "--n", "1", "--contents", "10", "--only", *FAULTS, "--folder", str(folder)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
