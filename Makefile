@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist $(DIST) --no-loadscope
 # each would compile every file of ours again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-deep image-check campaign lint type docs bench papers gpu-check sbom golden clean
+.PHONY: demo test test-deep install-check campaign lint type docs bench papers gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -26,7 +26,7 @@ demo: $(STAMP)
 # flows) are the first.
 test: MORE = 1
 test: DIST = loadgroup
-test-deep: MORE = 2
+test-deep: MORE = 3
 test-deep: DIST = loadfile
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
@@ -34,12 +34,12 @@ test: $(TESTS)
 # Long tests of what shorter ones also touch: two dozen kills (PERMAFROST_KILLS=300 for more), every kind of damage to every
 # kind of file, the other families, more examples of what is drawn, a scheduled run, ...
 test-deep: $(DEEP)
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "(deep or hypothesis) and not image" $(ARGS)
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "(deep or hypothesis) and not install" $(ARGS)
 
-# What docker/Dockerfile installs, in an empty environment, with its entry point and its list of packages: minutes. The
-# other tests of it read its lines.
-image-check: $(DEEP)
-	$(BIN)/python -m pytest -m image $(ARGS)
+# What docker/Dockerfile installs, in an empty environment, with its entry point and its list of packages, and an experiment
+# with the lowest and the newest libraries that are allowed: minutes. The other tests of both read their lines.
+install-check: $(DEEP)
+	$(BIN)/python -m pytest -m install $(ARGS)
 
 # Faults on purpose, for hours: kills, lost workers, full disks, lost rights, many writers, a clock that goes back, every file
 # of a home damaged, every format fuzzed. Goes on where it was stopped; build/campaign/log.jsonl has each trial.

@@ -199,6 +199,7 @@ report: {title: Small, x_axis: {kind: tasks}}
 
 
 @pytest.mark.deep
+@pytest.mark.install
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("end", ["lowest", "newest"])
 def test_an_experiment_runs_with_the_ends_of_the_ranges(end: str, tmp_path: Path) -> None:

@@ -18,12 +18,11 @@ MANY = int(os.environ.get("PERMAFROST_KILLS", "24"))
     ("n_kills", "kill_share"),
     [
         (2, "none"),
-        # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
-        pytest.param(1, "0.3", marks=pytest.mark.deep),
         pytest.param(MANY, "none", marks=pytest.mark.deep),
+        # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
         pytest.param(MANY // 4, "0.3", marks=pytest.mark.deep),
     ],
-    ids=["process", "workers", "process, many", "workers, many"],
+    ids=["process", "process, many", "workers, many"],
 )
 def test_killed_extractions_lose_nothing_and_redo_nothing(
     tmp_path: Path, n_kills: int, kill_share: str

@@ -21,7 +21,7 @@ from tests.storage.object_server import ObjectServer, object_server
 
 HOME = "s3://bucket/lab"
 N_TEXTS = 250
-N_KILLS = 3
+N_KILLS = 2
 
 
 def committed(server: ObjectServer) -> dict[str, bytes]:

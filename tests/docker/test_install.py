@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.deep
-@pytest.mark.image
+@pytest.mark.install
 def test_install_and_entry_lines_work_in_an_empty_environment(folder: Path) -> None:
     image = Image(folder, TARGET)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -66,13 +67,10 @@ def start(finished: Path, tmp_path: Path) -> Iterator[Callable[..., Run]]:
         program: Path = SCRIPT,
         folder: Path = tmp_path,
         environment: Mapping[str, str] | None = None,
-        workers: int = 2,
     ) -> Run:
         folder.mkdir(exist_ok=True)
         if not (folder / "experiment.yaml").exists():
-            fields = yaml.safe_load((finished / "experiment.yaml").read_text())
-            fields["runtime"]["workers"] = workers
-            (folder / "experiment.yaml").write_text(yaml.safe_dump(fields))
+            shutil.copy(finished / "experiment.yaml", folder / "experiment.yaml")
         runs.append(Run(folder, engine, program, environment))
         return runs[-1]
 

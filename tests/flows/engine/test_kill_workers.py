@@ -26,7 +26,7 @@ CLOCK_NS = 20_000_000
 """How far the clock of files may lag."""
 
 
-def check(run: Run, finished: Path, n_lost: int, n_workers: int = 2) -> None:
+def check(run: Run, finished: Path, n_lost: int) -> None:
     out = run.end()
     assert out.count("the script runs") == 1
     assert content(run.home) == content(finished / "home")
@@ -34,7 +34,7 @@ def check(run: Run, finished: Path, n_lost: int, n_workers: int = 2) -> None:
     assert run.said().count("lost the Dask worker tcp://127.0.0.1:") >= n_lost
     assert drafts(run.home) == []
     record = read_run(run_path(run.home, "tiny"))
-    assert (record.engine, record.workers, record.threads) == ("dask", n_workers, (1,))
+    assert (record.engine, record.workers, record.threads) == ("dask", 2, (1,))
     # A line of ours for each, and none of what Dask logs of it.
     assert "Traceback" not in run.said()
     assert "distributed" not in run.said()
@@ -102,12 +102,3 @@ def test_two_workers_killed_at_random_times(start: Callable[..., Run], finished:
     kill_one(run, rng, "artifacts/fit/*/artifact.json", N_FITS, 0.2)
     check(run, finished, 2)
     require_nothing_computed_twice(run)
-
-
-def test_bytes_do_not_depend_on_the_number_of_workers(
-    start: Callable[..., Run], finished: Path
-) -> None:
-    run = start("dask", COUNTED, workers=1)
-    check(run, finished, 0, n_workers=1)
-    require_nothing_computed_twice(run)
-    assert len({process for _, process, _ in attempts(run)}) == 1
