@@ -26,7 +26,7 @@ demo: $(STAMP)
 # flows) are the first.
 test: MORE = 1
 test: DIST = loadgroup
-test-deep: MORE = 3
+test-deep: MORE = 2
 test-deep: DIST = loadfile
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FAULTS = ("kills", "full", "forbidden", "writers", "clock", "damage", "formats")
-"""Workers that are killed have `tests/flows/engine`."""
+FAULTS = ("kills", "full", "writers", "clock", "damage", "formats")
+"""Workers that are killed have `tests/flows/engine`; lost rights are full disks with another error."""
 
 
 @pytest.fixture
