@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist $(DIST) --no-loadscope
 # each would compile every file of ours again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-deep install-check campaign lint type docs bench papers gpu-check sbom golden clean
+.PHONY: demo test test-deep test-night install-check campaign lint type docs bench papers gpu-check sbom golden clean
 
 # The signal-dilution stress test, end to end on the packaged MiniLM weights. No server, no hub.
 demo: $(STAMP)
@@ -26,15 +26,20 @@ demo: $(STAMP)
 # flows) are the first.
 test: MORE = 1
 test: DIST = loadgroup
-test-deep: MORE = 2
-test-deep: DIST = loadfile
+test-deep test-night: MORE = 2
+test-deep test-night: DIST = loadfile
 test: $(TESTS)
 	$(PYTEST) -m "not deep" $(ARGS)
 
 # Long tests of what shorter ones also touch: two dozen kills (PERMAFROST_KILLS=300 for more), every kind of damage to every
 # kind of file, the other families, more examples of what is drawn, a scheduled run, ...
 test-deep: $(DEEP)
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "(deep or hypothesis) and not install" $(ARGS)
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "(deep or hypothesis) and not night and not install" $(ARGS)
+
+# What takes minutes each: an empty box to its nightly runs, a night that fails, a small campaign, documented workers, and kills,
+# stops and real data of which test-deep has some. Before a release, and after a change of engines or deployments.
+test-night: $(DEEP)
+	$(PYTEST) -m night $(ARGS)
 
 # What docker/Dockerfile installs, in an empty environment, with its entry point and its list of packages, and an experiment
 # with the lowest and the newest libraries that are allowed: minutes. The other tests of both read their lines.

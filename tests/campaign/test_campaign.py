@@ -44,6 +44,7 @@ def campaign(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
+@pytest.mark.night
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_a_small_campaign_finds_nothing_and_goes_on_where_it_was(folder: Path) -> None:

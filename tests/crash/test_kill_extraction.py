@@ -18,7 +18,7 @@ MANY = int(os.environ.get("PERMAFROST_KILLS", "24"))
     ("n_kills", "kill_share"),
     [
         (2, "none"),
-        pytest.param(MANY, "none", marks=pytest.mark.deep),
+        pytest.param(MANY, "none", marks=[pytest.mark.deep, pytest.mark.night]),
         # Left half-way by a worker in tests/stages/extraction/test_segment_pool.py too, without processes.
         pytest.param(MANY // 4, "0.3", marks=pytest.mark.deep),
     ],

@@ -29,7 +29,14 @@ class Seen(SilentProgress):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("n_steps", "train"), [(1, "probe"), (4, "probe"), (4, "lora")])
+@pytest.mark.parametrize(
+    ("n_steps", "train"),
+    [
+        (4, "lora"),
+        pytest.param(1, "probe", marks=pytest.mark.night),
+        pytest.param(4, "probe", marks=pytest.mark.night),
+    ],
+)
 def test_a_killed_fine_tuning_goes_on_in_the_middle_of_its_epoch(
     tmp_path: Path, n_steps: int, train: str
 ) -> None:

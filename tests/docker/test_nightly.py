@@ -131,6 +131,7 @@ def newer(box: Box, n_known: int) -> dict[Path, int] | None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.night
 @pytest.mark.deep
 def test_from_an_empty_box_to_nightly_runs_which_a_stop_only_interrupts(
     box: Box, database: postgresql.PostgreSQL

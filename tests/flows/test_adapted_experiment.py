@@ -33,6 +33,8 @@ from tests.flows.test_cli import Cli
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import task, write_task
 
+pytestmark = pytest.mark.deep
+
 Ran = tuple[Path, Path, PipelineResult]
 OPTIM = {"lr": 0.01, "batch_size": 8, "max_epochs": 1}
 

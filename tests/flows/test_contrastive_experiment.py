@@ -16,6 +16,8 @@ from tests.flows.experiments import write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import WORDS
 
+pytestmark = pytest.mark.deep
+
 SPLITS = ("train", "dev", "test")
 
 

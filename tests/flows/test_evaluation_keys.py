@@ -21,6 +21,7 @@ from tests.short import short
 from tests.stages.extraction.tiny_models import save_model
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 

@@ -21,6 +21,8 @@ from tests.flows.test_cli import Cli
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import save_model
 
+pytestmark = pytest.mark.deep
+
 NEW_TEXTS = ["a river under the night sun", *TEXTS, "snow melts", "was it wind ?"]
 LATENTS = tuple(f"pooled/hidden_last/{k}" for k in (1, 2, 3))
 UNIFIED = PairFitConfig(head=UnifiedHead(encoders=EncoderSizes(early=6, late=8)), seed=0)

@@ -22,6 +22,8 @@ from tests.flows.looked import look
 from tests.flows.scored_answers import answers_as_scored
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
+pytestmark = pytest.mark.deep
+
 TRAINED: dict[str, Any] = {
     "probe": "probe",
     "LoRA": {"kind": "lora", "r": 2, "dropout": 0.1},

@@ -33,6 +33,8 @@ from tests.stages.graphs.small_graphs import choices
 from tests.stages.graphs.small_linked import TRAIN, questions, table
 from tests.stages.graphs.small_tables import write
 
+pytestmark = pytest.mark.deep
+
 SOURCE = """
 from typing import ClassVar, Literal
 

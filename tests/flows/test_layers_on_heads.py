@@ -21,6 +21,8 @@ from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
 from tests.stages.freeze.layer_reference import generator
 
+pytestmark = pytest.mark.deep
+
 SIZES = {"early": 6, "late": 6}
 
 

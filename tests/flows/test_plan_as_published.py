@@ -16,6 +16,8 @@ from permafrost.flows.cli import main
 from permafrost.stages.extraction.published import PUBLISHED
 from tests.flows.experiments import graded_task, write
 
+pytestmark = pytest.mark.deep
+
 PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
 N_PARAMETERS = {
     "google-bert/bert-base-uncased": 109.5e6,

@@ -35,6 +35,8 @@ from tests.flows.experiments import rows_of, write
 from tests.flows.looked import Looked, look
 from tests.flows.test_cli import Cli
 
+pytestmark = pytest.mark.deep
+
 HEAD = snippet("a head of your own")
 WORKER = """
 import sys

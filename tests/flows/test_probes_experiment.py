@@ -16,6 +16,8 @@ from tests.flows.experiments import pairs, run_in, write
 from tests.flows.looked import look
 from tests.stages.extraction.tiny_models import save_model
 
+pytestmark = pytest.mark.deep
+
 TAU = [-1.1, 0.5, 1.0]
 
 

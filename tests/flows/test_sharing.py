@@ -23,6 +23,8 @@ from tests.flows.test_cli import Cli
 from tests.storage.object_server import ObjectServer
 from tests.storage.small_store import IDENTITY, filled_store, flip, new_store
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(autouse=True)
 def _own_replicas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def stage_states(box: Box, run: dict[str, Any], wanted: int) -> Counter[str]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.night
 @pytest.mark.deep
 def test_a_night_that_fails_is_told_and_spoils_no_other_and_a_killed_one_is_cleared(
     box: Box, experiment_file: Path, tmp_path: Path

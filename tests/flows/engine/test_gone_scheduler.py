@@ -42,6 +42,7 @@ def require_clear_error(run: Run, message: str) -> None:
     assert "Traceback" not in run.said()
 
 
+@pytest.mark.night
 def test_a_run_whose_own_scheduler_dies_goes_on_at_the_next_start(
     start: Callable[..., Run], finished: Path, tmp_path: Path
 ) -> None:

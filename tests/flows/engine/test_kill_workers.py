@@ -92,6 +92,7 @@ def kill_one(run: Run, rng: random.Random, pattern: str, total: int, spread_s: f
         assert n_done() < total, "the machine was quicker than this test"
 
 
+@pytest.mark.night
 def test_two_workers_killed_at_random_times(start: Callable[..., Run], finished: Path) -> None:
     """One while segments are computed, one while heads are fitted."""
     rng = random.Random(0)

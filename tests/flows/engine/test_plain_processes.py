@@ -51,6 +51,7 @@ def workers_of_sums(scheduler: str, home: Path) -> dict[str, str]:
     return {n.label: context.artifacts.manifest(n.ref).provenance["worker"] for n in graph}
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("prefect_server")
 def test_documented_workers_serve_several_runs_and_gpus_get_the_backbone(
     start: Callable[..., Run], finished: Path, plain: PlainDask, tmp_path: Path

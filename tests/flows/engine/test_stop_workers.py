@@ -35,11 +35,11 @@ def committed(run: Run) -> dict[Path, int]:
     ("program", "number", "code"),
     [
         # SIGTERM, which is handled as SIGINT is, has `flows.test_stopping_runs` and the deployments.
-        (COMMAND, signal.SIGINT, 130),
+        pytest.param(COMMAND, signal.SIGINT, 130, marks=pytest.mark.night),
         (COMMAND, signal.SIGKILL, -signal.SIGKILL),
         # A script does not listen to signals: it ends by them, by SIGTERM as by SIGKILL, and after Ctrl-C
         # when Python has tidied up, which can take it longer.
-        (SCRIPT, signal.SIGINT, -signal.SIGINT),
+        pytest.param(SCRIPT, signal.SIGINT, -signal.SIGINT, marks=pytest.mark.night),
     ],
     ids=lambda v: v.stem if isinstance(v, Path) else str(getattr(v, "name", v)),
 )

@@ -31,6 +31,8 @@ from permafrost.storage.progress import SilentProgress
 from tests.flows.trained_graph_text import Trained, train
 from tests.stages.graphs import small_tables
 
+pytestmark = pytest.mark.deep
+
 NEW = ["the cup is in the kitchen", "the spade", "the cup is in the kitchen"]
 GRAPHS = [
     [("cup", "atLocation", "kitchen"), ("tea", "in", "cup"), ("cup", "atLocation", "kitchen")],

@@ -25,6 +25,8 @@ from permafrost.storage.artifacts import ArtifactSpec, ArtifactStore
 from permafrost.storage.errors import InputError
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 
+pytestmark = pytest.mark.deep
+
 ModelFolder = Callable[[str], Path]
 OTHERS = [*TEXTS[1:], "a river"]
 WIDE = {"full": 4, "concat": 2}

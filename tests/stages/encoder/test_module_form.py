@@ -39,6 +39,8 @@ from permafrost.storage.errors import CorruptDataError, InputError, PermafrostEr
 from tests.stages.encoder.fitted_homes import TEXTS, Home, home_with_features
 from tests.storage.small_store import flip
 
+pytestmark = pytest.mark.deep
+
 ModelFolder = Callable[[str], Path]
 ROOT = Path(__file__).parents[3]
 

@@ -22,6 +22,8 @@ from tests.diagonal import diagonal
 from tests.stages.encoder.fitted_homes import TEXTS, home_with_features
 from tests.stages.extraction.tiny_models import each_family, save_model
 
+pytestmark = pytest.mark.deep
+
 ModelFolder = Callable[[str], Path]
 HEADS = {"first": FirstHead(), "last": LastHead(), "mean": MeanHead(), "max": MaxHead()}
 TOO_LONG = "snow and ice " * 40

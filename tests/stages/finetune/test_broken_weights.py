@@ -16,6 +16,8 @@ from permafrost.storage.progress import SilentProgress
 from tests.stages.extraction.conftest import Pair
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, questions, retrieval
 
+pytestmark = pytest.mark.deep
+
 Pairs = Callable[[str], Pair]
 CORPORA = {"pairs": pairs, "questions": questions, "retrieval": retrieval}
 GT2VEC: dict[str, object] = {"kind": "gt2vec", "description": "none"}

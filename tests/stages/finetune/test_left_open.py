@@ -24,6 +24,8 @@ from tests.stages.finetune import graph_text_fits
 from tests.stages.finetune.graph_text_fits import CORPORA, CPU, GT2VEC, Pairs, fit, tuned
 from tests.stages.finetune.tiny_graphs import config_of, data_of, pairs, retrieval
 
+pytestmark = pytest.mark.deep
+
 
 def trainee(config: FinetuneConfig, data: FinetuneData) -> GraphTextTrainee:
     made = graph_text_fits.trainee(config, data)

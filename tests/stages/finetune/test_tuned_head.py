@@ -37,6 +37,8 @@ from tests.stages.extraction.tiny_models import WORDS, each_family
 from tests.stages.finetune.conftest import Own
 from tests.stages.finetune.stopping import Stopped, Stopping
 
+pytestmark = pytest.mark.deep
+
 Pairs = Callable[[str], Pair]
 CPU = torch.device("cpu")
 HEADS: dict[str, dict[str, Any]] = {

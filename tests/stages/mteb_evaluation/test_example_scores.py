@@ -37,7 +37,10 @@ from tests.stages.mteb_evaluation.small_tasks import task, write_task, write_tas
 from tests.stages.mteb_evaluation.test_mteb_scores import cosines, ranked
 from tests.stages.mteb_evaluation.word_vectors import embedding
 
-pytestmark = [pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 BOOTSTRAP = BootstrapConfig(n_resamples=300)
 

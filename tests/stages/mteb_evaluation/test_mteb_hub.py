@@ -12,6 +12,8 @@ from permafrost.stages.mteb_evaluation import SUITE_NAMES, HubTask, suite, task_
 from permafrost.stages.mteb_evaluation.hub import find_task, load_data
 from permafrost.storage.errors import InputError
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.parametrize("name", SUITE_NAMES)
 def test_every_task_of_a_suite_is_one_of_mtebs_and_about_english(name: str) -> None:

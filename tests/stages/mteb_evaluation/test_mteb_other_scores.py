@@ -21,7 +21,10 @@ from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_tas
 from tests.stages.mteb_evaluation.test_mteb_scores import Constant, cosines, ranked
 from tests.stages.mteb_evaluation.word_vectors import embedding, mean_of_words
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 CUTS = (1, 3, 5, 10, 20, 100, 1000)
 

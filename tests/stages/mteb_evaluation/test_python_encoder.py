@@ -32,6 +32,7 @@ from tests.stages.extraction.tiny_models import save_model
 from tests.stages.mteb_evaluation.small_tasks import task, write_rows, write_task
 
 pytestmark = [
+    pytest.mark.deep,
     # mteb about its own call, when it wraps a model of sentence-transformers.
     pytest.mark.filterwarnings("ignore:The fill_missing parameter:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension`:FutureWarning"),

@@ -225,6 +225,7 @@ def slice_of_data(data: Path, to: Path, name: str) -> None:
 
 
 @needs_data
+@pytest.mark.night
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "kind", "fields"),

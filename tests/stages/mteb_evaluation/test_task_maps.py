@@ -18,6 +18,7 @@ from tests.stages.mteb_evaluation.small_tasks import KINDS, task, write_rows, wr
 from tests.stages.mteb_evaluation.word_vectors import WordStates, embedding, mean_of_words
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
 ]

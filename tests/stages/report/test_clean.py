@@ -19,6 +19,8 @@ from permafrost.storage.errors import PermafrostError
 from tests.stages.report.fake_results import Grid, results_table
 from tests.stages.report.test_report import Page
 
+pytestmark = pytest.mark.deep
+
 BALANCE = {"absent": 0.25, "present": 0.75}
 
 

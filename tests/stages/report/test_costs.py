@@ -13,6 +13,8 @@ from permafrost.stages.report.learning import learning_curves
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
+pytestmark = pytest.mark.deep
+
 
 def with_costs(grid: Grid) -> Grid:
     """Seconds of a fit are ten times the number of the cell, of a score a hundredth of it."""

@@ -25,6 +25,8 @@ from permafrost.storage.errors import InputError
 from tests.stages.report.fake_results import Grid, results_table
 from tests.stages.report.test_report import Page
 
+pytestmark = pytest.mark.deep
+
 SCORES = {
     ("va", "matching"): {0: 0.1, 2: 0.42, 4: 0.4196},
     ("hs", "matching"): {4: 0.2, 0: 0.3},

@@ -27,6 +27,8 @@ from tests.stages.report.attended_graphs import item, kitchen, save_items
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
+pytestmark = pytest.mark.deep
+
 
 def shown(grid: Grid, n: int = 4, **chosen: tuple[str, ...]) -> tuple[GraphExample, ...]:
     config = grid.config.model_copy(update={"n_examples": n, "graphs_of": chosen})

@@ -16,6 +16,8 @@ from permafrost.storage.errors import CorruptDataError, InputError
 from tests.stages.report.fake_results import Grid
 from tests.stages.report.test_report import Page
 
+pytestmark = pytest.mark.deep
+
 
 def examples_of(grid: Grid, n: int = 4):
     weights = read_weights(read_results(grid.cells))

@@ -25,6 +25,8 @@ from tests.stages.extraction.references import (
 from tests.stages.extraction.rewired_runs import HTP, REWIRED
 from tests.stages.extraction.tiny_models import D_MODEL, N_LAYERS, TEXTS
 
+pytestmark = pytest.mark.deep
+
 Pairs = Callable[[str], Pair]
 ALL = output_directions(D_MODEL, None, 0)
 FLOAT32 = 2e-4

@@ -26,6 +26,8 @@ from tests.stages.extraction.references import encoded, prepended, resolved, see
 from tests.stages.extraction.rewired_runs import HTP
 from tests.stages.extraction.tiny_models import D_MODEL, N_LAYERS, TEXTS
 
+pytestmark = pytest.mark.deep
+
 Pairs = Callable[[str], Pair]
 TEXT = "snow melts in the wind"
 ROUNDING = 1e-4

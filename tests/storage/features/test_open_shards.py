@@ -19,6 +19,8 @@ from permafrost.storage.features.store import FeatureStore
 from permafrost.storage.readers import open_reader, read_rows
 from tests.storage.small_store import SmallStore, new_store
 
+pytestmark = pytest.mark.deep
+
 N_SEGMENTS = 100
 CELL = "hidden/1"
 
