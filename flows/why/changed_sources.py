@@ -34,7 +34,7 @@ def source_changes(
     old, new = parts
     if old is not None and new is not None:
         counts = compare_texts(old, new)
-        text = str(counts) or "changed, with the same texts and labels"
+        text = str(counts) or "changed, with the same texts and labels of texts"
         text = f"{subject}: {text}" if str(counts) else f"{subject} {text}"
         return [Change(text, "texts", None, dict(vars(counts)))]
     return [Change(f"{subject} changed{_times(leaves, sections[1], published)}", "texts")]

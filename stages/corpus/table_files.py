@@ -83,7 +83,7 @@ def require_readable(path: Path, extensions: Collection[str]) -> None:
     if not path.is_file():
         raise InputError(f"{path} is a device or a pipe; give a file, which can be read again")
     if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes); give at least one text")
+        raise InputError(f"{path} is empty (0 bytes); write its rows, of tables a header first")
 
 
 def format_with(path: Path, delimiter: str | None, encoding: str) -> TextFormat:

@@ -160,8 +160,10 @@ def _read_nodes(path: Path, how: TextFormat) -> dict[str, TableGraph]:
     types = _types(table, where) if typed else [OTHER] * table.num_rows
     # A query node starts from a query, and needs no text of its own.
     own = np.flatnonzero(np.array(types) != QUERY_NODE)
-    texts = checked_texts(table.column("text").take(own), "text", where, own).to_pylist()
-    label = dict(zip(own.tolist(), texts, strict=True))
+    label: dict[int, str] = {}
+    if own.size:
+        texts = checked_texts(table.column("text").take(own), "text", where, own)
+        label = dict(zip(own.tolist(), texts.to_pylist(), strict=True))
     relevance = _relevance(table, where) if numbers else None
     rows = zip(*(filled_ids(table, name, where) for name in ("graph", "node")), strict=True)
     graphs: dict[str, TableGraph] = {}

@@ -74,7 +74,8 @@ def read_questions(path: Path, columns: QuestionColumns, *, needs_ids: bool) -> 
 
     Raises:
         InputError: there is no such file or column, there are no questions, or one has a blank text, fewer
-            than two choices, another number of choices than the first one, or no right choice; says which.
+            than two choices, another number of choices than the first one, or no right choice; says which. Or
+            facts are asked for, and all are blank.
     """
     rows = list(_rows(path, columns))
     where = str(path)
@@ -100,6 +101,11 @@ def read_questions(path: Path, columns: QuestionColumns, *, needs_ids: bool) -> 
                 f"row {number} of {where} has {len(questions[-1].choices)} choices, row 1 has "
                 f"{len(questions[0].choices)}; all questions need the same number, so repair the row"
             )
+    if columns.gold is not None and not any(question.gold for question in questions):
+        raise InputError(
+            f"no row of {where} has a fact in {quoted(columns.gold)}; name the column that has them, or "
+            "leave with_facts out"
+        )
     return questions
 
 
@@ -225,8 +231,8 @@ def _text(value: Any, what: str) -> str:
 def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], name: str) -> int:
     """The number of the right choice, from its label, its letter, its number or its text.
 
-    Where labels are numbers, a number is a label. Without labels a number in text, as all are in csv, may
-    also be the text of a choice. There `1.0` is 1, too.
+    Where labels are numbers, a number is a label. Without labels a letter, or a number in text, as all
+    are in csv, may also be the text of a choice. There `1.0` is 1, too.
 
     Raises:
         ValueError: it is none, or one of several; a `_NoAnswer` if it stands for no answer.
@@ -237,17 +243,22 @@ def _right(value: Any, labels: Sequence[str] | None, choices: Sequence[str], nam
     is_given = isinstance(value, str | int) and not isinstance(value, bool)
     text = str(value).strip() if is_given else ""
     names = list(labels or _LETTERS[:n])
-    if text in names:
-        return names.index(text)
-    written, text = text, _whole(text)
-    if text in names:
-        return names.index(text)
-    is_index = not any(map(str.isdecimal, names)) and (labels is None or isinstance(value, int))
-    number = int(text) if is_index and text.isdecimal() and len(text) < 4 else n
+    written, text = text, text if text in names else _whole(text)
     same: list[int] = []
     if isinstance(value, str):
         said = written if written in choices else text
         same = [at for at, choice in enumerate(choices) if choice == said]
+    if text in names:
+        at = names.index(text)
+        if labels is None and same and at not in same:
+            raise ValueError(
+                f"has the label {quoted(value)} in {quoted(name)}, which is the text of choice {same[0]} and "
+                f"the letter of choice {at}, {quoted(choices[at])}, counted from 0; write the number (0 to "
+                f"{n - 1})"
+            )
+        return at
+    is_index = not any(map(str.isdecimal, names)) and (labels is None or isinstance(value, int))
+    number = int(text) if is_index and text.isdecimal() and len(text) < 4 else n
     if number < n and same and number not in same:
         raise ValueError(
             f"has the label {quoted(value)} in {quoted(name)}, which is the text of choice {same[0]} and the "

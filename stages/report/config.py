@@ -194,8 +194,8 @@ class ReportConfig(_Config):
     """Whether tasks stand side by side, or are one task at several values of a parameter, or methods are one
     method at several values of a setting."""
     n_examples: int = Field(default=4, ge=0, le=MAX_TEXTS)
-    """Number of test texts whose token weights are shown, and of those whose stored attention rows are shown,
-    taken from the tasks in turn."""
+    """Number of test texts whose token weights are shown, of those whose stored attention rows are shown, and
+    of test cases whose graphs are drawn, taken from the tasks in turn."""
     graphs_of: dict[
         str, Annotated[tuple[_Words, ...], Field(min_length=1, max_length=MAX_TEXTS)]
     ] = {}

@@ -187,7 +187,7 @@ def test_commands_treat_a_corpus_with_graphs_as_any_other(
     edges = tmp_path / "tables" / "edges.csv"
     edges.write_text(edges.read_text() + "g2,2,1,in\n")
     said = cli("why", "corpus", "--experiment", str(path))
-    assert "things: edges.csv changed, with the same texts and labels" in said
+    assert "things: edges.csv changed, with the same texts and labels of texts" in said
     run_serially(path, cli.home)
     assert f"artifacts/{corpus['artifact']}" in cli.json("gc")["removed"]
     (kept,) = (cli.home / "artifacts" / "corpus").iterdir()

@@ -125,6 +125,24 @@ def in_csv(folder: Path, choices: list[str], label: str) -> Path:
     return folder / "q.csv"
 
 
+def test_a_letter_that_is_a_choice_and_the_letter_of_another_is_refused(tmp_path: Path) -> None:
+    row = {"question": "Which group?", "label": "A", "choices": ["O", "AB", "A"]}
+    with pytest.raises(
+        InputError, match=r"row 1 .* text of choice 2 and the letter of choice 0, 'O', .* number"
+    ):
+        read_questions(lines(tmp_path, [row]), QuestionColumns(), needs_ids=False)
+    for change, right in (
+        ({"label": 2}, 2),
+        ({"label": "B"}, 1),
+        ({"label": "O"}, 0),
+        ({"choices": ["A", "B", "O"]}, 0),
+        ({"choices": {"label": ["K", "L", "M"], "text": ["O", "AB", "A"]}}, 2),
+    ):
+        path = lines(tmp_path, [row | change])
+        (found,) = read_questions(path, QuestionColumns(), needs_ids=False)
+        assert found.label == right
+
+
 def test_a_number_in_text_that_is_a_choice_and_the_number_of_another_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -198,11 +216,15 @@ def test_a_gold_fact_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
     path = lines(tmp_path, [row | {"fact1": " birds sit.\n"} for row in plain()])
     questions = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
     assert [q.gold for q in questions] == ["birds sit."] * 2, "no space around it"
-    blank = lines(
-        tmp_path, [row | {"fact1": fact} for row, fact in zip(plain(), (" ", None), strict=True)]
-    )
-    empty = read_questions(blank, QuestionColumns(gold="fact1"), needs_ids=False)
-    assert [q.gold for q in empty] == [None] * 2
+    for facts, found in (((" ", "birds sit"), [None, "birds sit"]), ((" ", None), None)):
+        rows = [row | {"fact1": fact} for row, fact in zip(plain(), facts, strict=True)]
+        path = lines(tmp_path, rows)
+        if found is None:
+            with pytest.raises(InputError, match=r"no row of .* has a fact in 'fact1'; name the"):
+                read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
+        else:
+            some = read_questions(path, QuestionColumns(gold="fact1"), needs_ids=False)
+            assert [q.gold for q in some] == found
     with pytest.raises(InputError, match="no column 'fact2'"):
         read_questions(path, QuestionColumns(gold="fact2"), needs_ids=False)
 

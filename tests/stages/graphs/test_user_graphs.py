@@ -323,6 +323,14 @@ FAULTY: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
         {},
         "row 3 .* has inf in column 'relevance', expected a finite number",
     ),
+    "query nodes alone": (
+        {
+            "nodes": [("graph", "node", "text", "type"), ("g1", 1, "", 3), ("g2", 1, "", 3)],
+            "edges": [("graph", "source", "target", "relation")],
+        },
+        {},
+        "none of the 2 graphs has a node",
+    ),
     "two query nodes": (
         {"nodes": with_column(NODES, "type", [3, 3, 2, 2, 2])},
         {},
