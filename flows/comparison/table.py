@@ -23,15 +23,20 @@ _EXPLAINED: dict[Basis, tuple[str, str]] = {
         "texts, queries of a search by their id, text and judgements; scores are means over seeds; the "
         "noise is the choice of examples, and of seeds where a side has several.",
     ),
+    "other examples": (
+        "Over other examples",
+        "the two sides have different test examples or labels, so those of each are resampled for "
+        "themselves; the noise is the choice of either's, and of seeds where a side has several.",
+    ),
     "seeds": (
         "Over seeds",
-        "Welch's t-test on the scores of the seeds, as there are no predictions of the same examples on both "
+        "Welch's t-test on the scores of the seeds, as predictions were not kept on both "
         "sides; the noise is that of training alone, and the test sets may differ.",
     ),
     "none": (
         "Cannot tell",
-        "no predictions of the same examples on both sides, and too few seeds to compare, or all seeds "
-        "alike.",
+        "without predictions there are too few seeds to compare, or all are alike; of different test "
+        "examples, not all predictions were kept.",
     ),
 }
 _N_TEXT = 3
@@ -66,6 +71,8 @@ def _over(change: Change) -> str:
     match change.basis:
         case "examples":
             return f"{change.n_examples:,} examples"
+        case "other examples":
+            return "{:,} and {:,} examples".format(*change.n_of_each or ())
         case "seeds":
             return f"{change.n_seeds[0]} and {change.n_seeds[1]} seeds"
         case "none":

@@ -9,7 +9,9 @@ equal methods would be declared different far too often. A method with one seed 
 about the choice of examples alone, given the head as it was trained.
 
 Disagreement between seeds on single examples counts twice, in the resamples and in the spread of the scores,
-so the tests are conservative.
+so the tests are conservative. Where examples are few, resamples vary too little: their deviations from the
+score are widened, and p is no smaller than that of the most extreme exchange of answers
+(`stages.metrics.few_examples`).
 
 Source: percentile interval, B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, section
 13.3; paired bootstrap, P. Koehn, Statistical Significance Tests for Machine Translation Evaluation,
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from permafrost.stages.bounds import MAX_SEED, MAX_STEPS
+from permafrost.stages.metrics.few_examples import SeedAnswers, smallest_p, widening
 from permafrost.stages.metrics.resampling import CORRELATIONS, draws, resampler
 from permafrost.storage.errors import InputError
 
@@ -71,22 +74,25 @@ class Estimate:
     value: float
     """On the test set itself."""
     values: Float64[np.ndarray, " b"]
-    """On every resample."""
+    """On every resample, its deviations from the value widened where examples are few."""
     error: float = 0.0
     """Standard error of the mean over seeds; 0 for a single seed."""
     freedom: float = np.inf
     """Degrees of freedom of that error."""
     bounds: tuple[float, float] = (-np.inf, np.inf)
     """Smallest and largest possible value of the metric."""
-    answers: tuple[NDArray[Any], ...] = ()
-    """`[k, n]`, the predictions of the seeds, of each task that it is a mean of; empty if not known."""
+    answers: tuple[SeedAnswers, ...] = ()
+    """Of each task that it is a mean of; empty if not known."""
 
     def has_answers_of(self, other: "Estimate") -> bool:
         """Whether both are of the same predictions: the same fits, or as good as, so that other seeds would
         have been the same ones, too."""
         if not self.answers or len(self.answers) != len(other.answers):
             return False
-        return all(map(np.array_equal, self.answers, other.answers))
+        return all(
+            np.array_equal(mine.predictions, theirs.predictions)
+            for mine, theirs in zip(self.answers, other.answers, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,9 @@ def bootstrap_interval(
     """
     predictions_KN = np.atleast_2d(predictions)
     resampled_scores = resample(metric, labels, predictions_KN, n_resamples, seed)
-    return interval(estimate(metric, *resampled_scores, predictions_KN), level, seed)
+    return interval(
+        estimate(metric, *resampled_scores, SeedAnswers(predictions_KN), level), level, seed
+    )
 
 
 def paired_bootstrap(
@@ -160,7 +168,12 @@ def paired_bootstrap(
         InputError: see `resample`.
     """
     a, b = (
-        estimate(metric, *resample(metric, labels, of_seeds, n_resamples, seed), of_seeds)
+        estimate(
+            metric,
+            *resample(metric, labels, of_seeds, n_resamples, seed),
+            SeedAnswers(of_seeds),
+            level,
+        )
         for of_seeds in map(np.atleast_2d, (predictions_a, predictions_b))
     )
     return difference(a, b, level, seed)
@@ -217,21 +230,31 @@ def estimate(
     metric: str,
     values_K: Float64[np.ndarray, " k"],
     values_KB: Float64[np.ndarray, "k b"],
-    predictions_KN: NDArray[Any] | None = None,
+    answers: SeedAnswers | None,
+    level: float,
 ) -> Estimate:
-    """The estimate from k seeds of one method; the values are those that `resample` returns of these
-    predictions, `[k, n]`."""
+    """The estimate from k seeds of one method.
+
+    Args:
+        metric: see `resample`.
+        values_K: on the test set, as `resample` returns them of these answers.
+        values_KB: on the resamples.
+        answers: None if not known, as if examples were many.
+        level: of intervals and tests that are made of it.
+    """
     n_seeds = len(values_K)
     error = float(np.std(values_K, ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
     # Scores that differ only in their last bits count as equal.
     is_spread = error > _ROUNDING
+    wider = 1.0 if answers is None else widening(answers.n_drawn, level)
+    value = float(values_K.mean())
     return Estimate(
-        value=float(values_K.mean()),
-        values=values_KB.mean(axis=0),
+        value=value,
+        values=value + wider * (values_KB.mean(axis=0) - value),
         error=error if is_spread else 0.0,
         freedom=n_seeds - 1 if is_spread else np.inf,
         bounds=(-1.0, 1.0) if metric in CORRELATIONS else (0.0, 1.0),
-        answers=() if predictions_KN is None else (predictions_KN,),
+        answers=() if answers is None else (answers,),
     )
 
 
@@ -246,7 +269,7 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
     bounds of the metric leave; none at all where both are of the same predictions.
 
     p is twice the smaller of (1 + number of values at or below 0) / (1 + number of values) and the same
-    at or above 0, at most 1.
+    at or above 0, at most 1, and no smaller than the examples with different answers allow.
     """
     if a.has_answers_of(b):
         return Difference(0.0, 0.0, 0.0, 1.0)
@@ -264,6 +287,9 @@ def difference(a: Estimate, b: Estimate, level: float, seed: int) -> Difference:
     reach = interval(between, level, seed)
     tails = (values <= _ROUNDING).sum(), (values >= -_ROUNDING).sum()
     p = min(1.0, 2 * float(1 + min(tails)) / (1 + len(values)))
+    if a.answers and b.answers:
+        pairs = zip(a.answers, b.answers, strict=True)
+        p = max(p, smallest_p(sum(mine.n_differing(theirs) for mine, theirs in pairs)))
     return Difference(between.value, reach.low, reach.high, p)
 
 

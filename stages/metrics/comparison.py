@@ -3,12 +3,12 @@
 If both sides kept predictions of the same test examples, a paired bootstrap tests the difference
 (`stages.metrics.bootstrap`): noise is then the choice of examples, and of seeds if there are several. Where
 all answers of both are equal, as where one run reused the fits of the other, there is no difference.
-Otherwise Welch's t-test compares the scores of the seeds: noise is then the training alone, and the test sets
-may differ.
+If the predictions are of other examples, each side's are drawn for themselves. Without predictions Welch's
+t-test compares the scores of the seeds: noise is then the training alone, and the test sets may differ.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from permafrost.stages.metrics.bootstrap import (
     BootstrapConfig,
     Difference,
+    Estimate,
     difference,
     estimate,
     resample,
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores
+from permafrost.stages.metrics.few_examples import SeedAnswers, smallest_p_of_two_draws
 from permafrost.stages.metrics.predictions import MEANS, answers_in, written_predictions
 from permafrost.stages.metrics.records import Role
 from permafrost.stages.metrics.resampling import METRICS, units
@@ -30,9 +32,9 @@ from permafrost.storage.errors import InputError
 
 Verdict = Literal["better", "worse", "within noise", "cannot tell"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "within noise", "cannot tell")
-Basis = Literal["examples", "seeds", "none"]
-"""What the test is over: shared test examples (and seeds if there are several), seeds alone, or nothing (too
-few seeds, or all seeds of each side alike)."""
+Basis = Literal["examples", "other examples", "seeds", "none"]
+"""What the test is over: shared test examples or those of each side (and seeds if there are several), seeds
+alone, or nothing (too few predictions or seeds, or all seeds of each side alike)."""
 
 _SAME_SCORE = 1e-9
 _ROUNDING = 1e-12
@@ -120,6 +122,11 @@ class ScoredMethod:
         """Task and method, by which the two sides are matched."""
         return self.task, self.method
 
+    @property
+    def n_examples(self) -> int | None:
+        """Number of its test examples; None if no predictions were kept."""
+        return next((len(x.labels) for x in self.answers if x is not None), None)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -139,7 +146,9 @@ class Change:
     """Its interval and p-value; None if it could not be tested."""
     basis: Basis
     n_examples: int | None
-    """Number of shared test examples; None if the test is over seeds."""
+    """Number of shared test examples; None if the test is over others."""
+    n_of_each: tuple[int, int] | None
+    """Number of test examples of each side, where they are others; otherwise None."""
     verdict: Verdict
 
 
@@ -194,12 +203,8 @@ def compare(
 
 
 def _change(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Change:
-    difference, basis, n_examples = _paired(a, b, config), "examples", None
-    if difference is not None:
-        n_examples = next(len(x.labels) for x in a.answers if x is not None)
-    else:
-        difference = _welch(a, b, config)
-        basis = "none" if difference is None else "seeds"
+    difference, basis = _tested(a, b, config)
+    n_of_each = a.n_examples or 0, b.n_examples or 0
     means = float(np.mean(a.tests)), float(np.mean(b.tests))
     return Change(
         method=a.method,
@@ -212,9 +217,25 @@ def _change(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Change
         difference=means[1] - means[0],
         tested=difference,
         basis=basis,
-        n_examples=n_examples,
+        n_examples=a.n_examples if basis == "examples" else None,
+        n_of_each=n_of_each if basis == "other examples" else None,
         verdict=_verdict(means[1] - means[0], difference, config.alpha),
     )
+
+
+def _tested(
+    a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig
+) -> tuple[Difference | None, Basis]:
+    """The test, and what it is over."""
+    is_same = same_test_set(a, b)
+    if is_same and (tested := _paired(a, b, config)):
+        return tested, "examples"
+    if is_same is False:
+        # Scores of seeds say nothing of how much other examples change.
+        tested = _unpaired(a, b, config)
+        return tested, "none" if tested is None else "other examples"
+    tested = _welch(a, b, config)
+    return tested, "none" if tested is None else "seeds"
 
 
 def _verdict(change: float, difference: Difference | None, alpha: float) -> Verdict:
@@ -238,11 +259,31 @@ def same_test_set(a: ScoredMethod, b: ScoredMethod) -> bool | None:
 
 def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
     """Paired bootstrap; None without predictions of the same examples that reproduce the scores."""
-    answers = [x for x in (*a.answers, *b.answers) if x is not None]
-    n_seeds = len(a.tests), len(b.tests)
-    if len(answers) < sum(n_seeds) or len(answers[0].labels) < 2:
+    first = next(x for x in a.answers if x is not None)
+    before, after = (_estimated(_numbered(side, first), config, config.seed) for side in (a, b))
+    if before is None or after is None:
         return None
-    first, metric, near, together = answers[0], a.metric, _SAME_SCORE, None
+    return difference(after, before, config.level, config.seed)
+
+
+def _unpaired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Difference | None:
+    """Bootstrap of two test sets, each drawn for itself; None without predictions that give the scores."""
+    of_b = int(np.random.SeedSequence([config.seed, 1]).generate_state(1)[0])
+    before, after = _estimated(a, config, config.seed), _estimated(b, config, of_b)
+    if before is None or after is None:
+        return None
+    n_drawn = before.answers[0].n_drawn, after.answers[0].n_drawn
+    # Answers to other examples are not the same answers, whatever they are.
+    apart = (replace(side, answers=()) for side in (after, before))
+    found = difference(*apart, config.level, config.seed)
+    return replace(found, p=max(found.p, smallest_p_of_two_draws(n_drawn)))
+
+
+def _estimated(one: ScoredMethod, config: BootstrapConfig, seed: int) -> Estimate | None:
+    answers = [x for x in one.answers if x is not None]
+    if len(answers) < len(one.tests) or len(answers[0].labels) < 2:
+        return None
+    first, metric, near, together = answers[0], one.metric, _SAME_SCORE, None
     if isinstance(first, ExampleScores):
         metric, near = first.how, ROUNDED
     elif metric in MEANS:
@@ -253,21 +294,24 @@ def _paired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Differ
         together = units(metric, first.digests[0])
     if together is not None and not together.any():
         return None
-    if isinstance(first, NamedAnswers):
-        answers = [_numbered_alike(x, first) for x in answers]
     if not all(x.same_examples(first) for x in answers[1:]):
         return None
     predictions_KN = np.stack([x.predictions for x in answers])
     itself, values_KB = resample(
-        metric, first.labels, predictions_KN, config.n_resamples, config.seed, together
+        metric, first.labels, predictions_KN, config.n_resamples, seed, together
     )
-    if np.abs(itself - [*a.tests, *b.tests]).max() > near:
+    if np.abs(itself - one.tests).max() > near:
         return None
-    before, after = (
-        estimate(metric, itself[side], values_KB[side], predictions_KN[side])
-        for side in (slice(None, n_seeds[0]), slice(n_seeds[0], None))
-    )
-    return difference(after, before, config.level, config.seed)
+    seeds = SeedAnswers(predictions_KN, together)
+    return estimate(metric, itself, values_KB, seeds, config.level)
+
+
+def _numbered(one: ScoredMethod, first: NamedAnswers | ExampleScores) -> ScoredMethod:
+    """The same with the classes of all answers numbered as in the first."""
+    if not isinstance(first, NamedAnswers):
+        return one
+    alike = tuple(None if x is None else _numbered_alike(x, first) for x in one.answers)
+    return replace(one, answers=alike)
 
 
 def _numbered_alike(

@@ -11,7 +11,8 @@ of them. There the scores of a seed are averaged over the tasks first, and the e
 the seeds. Student's t sees nothing of it, as it moves all tasks together, and so it is added.
 
 A task on which two rows are the same fits, or have the same predictions, differs by 0 whichever seeds are
-drawn: it is one of the tasks of the mean, and adds no error of seeds to the difference.
+drawn: it is one of the tasks of the mean, and adds no error of seeds to the difference. Where other fits have
+the same predictions on all of them, the interval is as wide as what their examples may show nothing of.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from permafrost.stages.metrics.bootstrap import BootstrapConfig, Difference, Estimate, difference
+from permafrost.stages.metrics.few_examples import unseen_share
 from permafrost.stages.report.entries import hundredths, p_text
 from permafrost.stages.report.standing import SeedScore
 from permafrost.stages.report.tables import Average, ResultsTable, Row, is_equal
@@ -32,7 +34,7 @@ _ROUNDING = 1e-12
 def paired_difference(
     table: ResultsTable, places: Sequence[int], one: Row, other: Row, config: BootstrapConfig
 ) -> Difference | None:
-    """One row less another on the mean of some columns; none at all where they are the same on all of them.
+    """One row less another on the mean of some columns; none at all where they are the same fits on all.
 
     Returns:
         Over tasks where a row has no predictions in some column; None if there are fewer than three columns
@@ -40,7 +42,9 @@ def paired_difference(
     """
     drawn = [place for place in places if not _is_same(table, place, one, other)]
     if not drawn:
-        return Difference(0.0, 0.0, 0.0, 1.0)
+        other_fits = [p for p in places if not _is_same_fit(table, p, one, other)]
+        reach = _unseen(table, other_fits, one, config.level) / len(places)
+        return Difference(0.0, -reach, reach, 1.0)
     pairs = [_shared(table, place, one, other) for place in places]
     known = [pair for pair in pairs if pair is not None]
     if len(known) < len(pairs):
@@ -220,11 +224,27 @@ def _by_fit(table: ResultsTable, places: Sequence[int], row: Row) -> list[list[i
 
 def _is_same(table: ResultsTable, place: int, one: Row, other: Row) -> bool:
     """Whether two rows are the same fits in a column, or have the same predictions."""
-    ours, theirs = (_seeds(table, place, row) for row in (one, other))
-    if ours and ours == theirs and all(s.fit is not None for s in ours.values()):
+    if _is_same_fit(table, place, one, other):
         return True
     pair = _shared(table, place, one, other)
     return pair is not None and pair[0].has_answers_of(pair[1])
+
+
+def _is_same_fit(table: ResultsTable, place: int, one: Row, other: Row) -> bool:
+    ours, theirs = (_seeds(table, place, row) for row in (one, other))
+    return bool(ours) and ours == theirs and all(s.fit is not None for s in ours.values())
+
+
+def _unseen(table: ResultsTable, places: Sequence[int], row: Row, level: float) -> float:
+    """The share of the examples of a column that equal predictions may show nothing of, the largest of some
+    columns: together they could hide no more than the smallest of them."""
+    n_drawn = [
+        answers.n_drawn
+        for place in places
+        if (pair := _shared(table, place, row, row)) is not None
+        for answers in pair[0].answers
+    ]
+    return unseen_share(min(n_drawn), level) if n_drawn else 0.0
 
 
 def _seeds(table: ResultsTable, place: int, row: Row) -> dict[int, SeedScore]:

@@ -23,6 +23,7 @@ from permafrost.stages.metrics.bootstrap import (
     resample,
 )
 from permafrost.stages.metrics.example_scores import ROUNDED, ExampleScores, read_example_scores
+from permafrost.stages.metrics.few_examples import SeedAnswers
 from permafrost.stages.metrics.predictions import MEANS, Answers, read_answers
 from permafrost.stages.metrics.resampling import METRICS, units
 from permafrost.stages.report.cells import CellResult
@@ -118,6 +119,8 @@ class _Resampled:
     """One per resample."""
     predictions: NDArray[np.float64]
     """One per example."""
+    together: NDArray[np.int64] | None
+    """See `SeedAnswers`."""
 
 
 def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfig) -> Standing:
@@ -125,7 +128,7 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     resampled = [cell for group in groups for cell in group]
     cells = {
         (c.result.cell.method, c.result.cell.seed): interval(
-            _estimate([c]), config.level, config.seed
+            _estimate([c], config.level), config.level, config.seed
         )
         for c in resampled
     }
@@ -138,7 +141,8 @@ def _standing(results: Sequence[CellResult], metric: str, config: BootstrapConfi
     methods = {r.cell.method for r in results if r.cell.role != "control"}
     best = max((m for m in scores if m in methods), key=lambda m: np.mean(scores[m]), default=None)
     for group in groups:
-        means = _means(group, {method: len(values) for method, values in scores.items()})
+        n_seeds = {method: len(values) for method, values in scores.items()}
+        means = _means(group, n_seeds, config.level)
         estimates.append(means)
         entries |= {m: interval(e, config.level, config.seed) for m, e in means.items()}
         if best in means:
@@ -201,7 +205,7 @@ def _resampled(
         metric, first.labels, predictions_KN, config.n_resamples, config.seed, together
     )
     return [
-        _Resampled(result, metric, float(value), values, predictions)
+        _Resampled(result, metric, float(value), values, predictions, together)
         for (result, _), value, values, predictions in zip(
             group, itself, values_KB, predictions_KN, strict=True
         )
@@ -209,18 +213,21 @@ def _resampled(
     ]
 
 
-def _means(group: Sequence[_Resampled], n_seeds: dict[str, int]) -> dict[str, Estimate]:
+def _means(
+    group: Sequence[_Resampled], n_seeds: dict[str, int], level: float
+) -> dict[str, Estimate]:
     """Estimates over the seeds of each method whose seeds are all in the group."""
     by_method: dict[str, list[_Resampled]] = {}
     for cell in group:
         by_method.setdefault(cell.result.cell.method, []).append(cell)
     return {
-        method: _estimate(cells)
+        method: _estimate(cells, level)
         for method, cells in by_method.items()
         if len(cells) == n_seeds[method]
     }
 
 
-def _estimate(seeds: Sequence[_Resampled]) -> Estimate:
+def _estimate(seeds: Sequence[_Resampled], level: float) -> Estimate:
     values_K, values_KB = np.array([c.value for c in seeds]), np.stack([c.values for c in seeds])
-    return estimate(seeds[0].metric, values_K, values_KB, np.stack([c.predictions for c in seeds]))
+    answers = SeedAnswers(np.stack([c.predictions for c in seeds]), seeds[0].together)
+    return estimate(seeds[0].metric, values_K, values_KB, answers, level)

@@ -140,6 +140,12 @@ def test_draws_are_whole_test_sets_and_the_same_however_many_are_held(monkeypatc
 
 
 @pytest.mark.few(3)
+def as_students_t(level: float) -> float:
+    """How much farther from the middle than a normal distribution N examples are."""
+    ends = [d.ppf((1 + level) / 2) for d in (stats.t(N - 1), stats.norm())]
+    return float((N / (N - 1)) ** 0.5 * ends[0] / ends[1])
+
+
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
     labels, (predictions, *_) = example_data(metric, np.random.default_rng(6))
@@ -157,9 +163,11 @@ def test_intervals_equal_those_of_scipy_on_the_same_resamples(metric: str):
         method="percentile",
         rng=np.random.default_rng(11),
     )
-    assert found.value == pytest.approx(value(np.arange(N)), abs=1e-12)
-    assert found.low == pytest.approx(expected.confidence_interval.low, abs=1e-12)
-    assert found.high == pytest.approx(expected.confidence_interval.high, abs=1e-12)
+    middle, ends = value(np.arange(N)), expected.confidence_interval
+    wider = as_students_t(0.9)
+    assert found.value == pytest.approx(middle, abs=1e-12)
+    assert found.low == pytest.approx(middle + wider * (ends.low - middle), abs=1e-12)
+    assert found.high == pytest.approx(middle + wider * (ends.high - middle), abs=1e-12)
     assert found.half_width == (found.high - found.low) / 2
 
 
@@ -172,13 +180,12 @@ def test_a_difference_equals_that_of_scipy_and_counts_the_signs():
     expected = stats.bootstrap(
         (right,), np.mean, n_resamples=500, method="percentile", rng=np.random.default_rng(2)
     )
-    interval = expected.confidence_interval
-    assert found.value == pytest.approx(right.mean(), abs=1e-12)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
-    sides = [
-        (expected.bootstrap_distribution <= 1e-12),
-        (expected.bootstrap_distribution >= -1e-12),
-    ]
+    middle = right.mean()
+    widened = middle + as_students_t(0.95) * (expected.bootstrap_distribution - middle)
+    assert found.value == pytest.approx(middle, abs=1e-12)
+    ends = np.quantile(widened, [0.025, 0.975])
+    assert (found.low, found.high) == pytest.approx(tuple(ends), abs=1e-12)
+    sides = [widened <= 1e-12, widened >= -1e-12]
     assert found.p == min(1, 2 * (1 + min(side.sum() for side in sides)) / 501)
     other = paired_bootstrap("accuracy", labels, b, a, n_resamples=500, seed=2)
     assert (other.value, other.p) == (-found.value, found.p)
@@ -241,8 +248,8 @@ def test_with_seeds_alone_the_test_is_welchs():
     for shift in (0.0, 0.1, 0.3):
         a, b = 0.5 + rng.normal(0, 0.05, 3), 0.5 - shift + rng.normal(0, 0.02, 2)
         found = difference(
-            estimate("accuracy", a, still + a[:, None]),
-            estimate("accuracy", b, still[:2] + b[:, None]),
+            estimate("accuracy", a, still + a[:, None], None, 0.95),
+            estimate("accuracy", b, still[:2] + b[:, None], None, 0.95),
             0.95,
             seed=1,
         )
@@ -275,7 +282,7 @@ def test_equal_methods_whose_seeds_differ_are_not_told_apart_too_often(n_seeds, 
         for _ in range(2):
             scores = 0.8 + rng.normal(0, spread, n_seeds) + rng.normal(0, of_examples)
             resampled_scores = scores[:, None] + rng.normal(0, of_examples, 200)
-            sides.append(estimate("accuracy", scores, resampled_scores))
+            sides.append(estimate("accuracy", scores, resampled_scores, None, 0.95))
         n_told_apart += difference(sides[0], sides[1], 0.95, seed=trial).p < 0.05
     # More than 49 of 600 at a probability of 0.05 have the binomial probability 4e-4.
     assert stats.binom.sf(49, n_trials, 0.05) < 5e-4

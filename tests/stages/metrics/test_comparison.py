@@ -113,14 +113,60 @@ def test_fits_that_both_sides_have_do_not_differ():
         NamedAnswers(((*DIGESTS[1:], "f" * 64),), LABELS, predictions(0.9, 1)),
         NamedAnswers((DIGESTS,), 1 - LABELS, predictions(0.9, 1)),
         NamedAnswers((DIGESTS, DIGESTS), LABELS, predictions(0.9, 1)),
-        None,
     ],
-    ids=["texts", "labels", "pairs", "none"],
+    ids=["texts", "labels", "pairs"],
 )
-def test_without_the_same_examples_the_seeds_are_compared_by_welch(other: NamedAnswers | None):
+def test_of_other_examples_those_of_each_side_are_drawn(other: NamedAnswers):
+    fits = [predictions(0.7, 0)]
+    score = evaluate("accuracy", other.labels, other.predictions)
+    b = method("m", answers=(other, other), tests=(score, score))
+    (change,) = one(method("m", *fits), b).changes
+    assert (change.basis, change.n_examples, change.n_of_each) == (
+        "other examples",
+        None,
+        (300, 300),
+    )
+    assert change.tested is not None
+    assert change.verdict == ("better" if score > 0.8 else "worse")
+    error = np.hypot(*(np.sqrt(x * (1 - x) / 300) for x in (0.7, score)))
+    assert change.tested.high - change.tested.low >= 3.5 * error
+    # One of the seeds has no predictions: those of the others are no score of the method.
+    lost = method("m", answers=(other, None), tests=(score, score))
+    (change,) = one(method("m", *fits), lost).changes
+    assert (change.basis, change.tested, change.verdict) == ("none", None, "cannot tell")
+
+
+@pytest.mark.deep
+def test_one_method_on_two_test_sets_is_not_said_to_change():
+    """Its seeds differ less than the test sets do."""
+    draw, told = np.random.default_rng(3), 0
+    for trial in range(200):
+        sides: list[ScoredMethod] = []
+        for side in range(2):
+            digests = tuple(f"{trial}{side}{i}" for i in range(300))
+            right = draw.random(300) < 0.7
+            given = [np.where(right ^ (draw.random(300) < 0.02), LABELS, 1 - LABELS) for _ in "abc"]
+            sides.append(method("m", *given, answers=tuple(answered(g, digests) for g in given)))
+        told += one(*sides).changes[0].verdict in ("better", "worse")
+    # Of 200 trials that reject with probability 0.05, more than 22 have the binomial probability 2e-4.
+    assert told <= 22
+
+
+def test_answers_to_six_other_questions_prove_nothing():
+    few = [
+        NamedAnswers((DIGESTS[at : at + 3],), np.ones(3), np.full(3, r))
+        for at, r in ((0, 1.0), (3, 0.0))
+    ]
+    a, b = (method("m", answers=(x,), tests=(float(x.predictions[0]),)) for x in few)
+    (change,) = one(a, b).changes
+    assert change.tested is not None
+    assert (change.tested.p, change.n_of_each) == (0.1, (3, 3))
+
+
+def test_without_predictions_the_seeds_are_compared_by_welch():
     before, after = (0.70, 0.72, 0.69), (0.80, 0.78)
     a = method("m", *(predictions(x, i) for i, x in enumerate(before)), tests=before)
-    b = method("m", tests=after, answers=(other, other))
+    b = method("m", tests=after, answers=(None, None))
     (change,) = one(a, b).changes
     expected = stats.ttest_ind(after, before, equal_var=False)
     ends = expected.confidence_interval(0.95)
@@ -222,7 +268,7 @@ def test_classes_are_matched_by_their_names_whatever_their_numbers(tmp_path: Pat
     assert change == one(sides[0], wanted).changes[0]
     renamed = written(tmp_path, texts, LABELS, given, classes=["bad", "fine"])
     (other,) = one(sides[0], method("m", answers=(renamed,), tests=sides[0].tests)).changes
-    assert other.basis == "none"
+    assert other.basis == "other examples", "they have other labels"
 
 
 def test_examples_are_matched_by_their_texts_whatever_their_numbers(tmp_path: Path):

@@ -40,7 +40,7 @@ def equal_methods(rng: np.random.Generator, of_fit: float, of_task: float, *, ke
     standings: list[Standing] = []
     for scores_MK, draws_MKB in zip(scores_TMK, draws_TMKB, strict=True):
         of = {
-            name: estimate("accuracy", k, kb)
+            name: estimate("accuracy", k, kb, None, CONFIG.level)
             for name, k, kb in zip(NAMES, scores_MK, draws_MKB, strict=True)
         }
         estimates: Sequence[Mapping[str, Estimate]] = (of,) if kept else ()
@@ -117,7 +117,9 @@ def test_seeds_of_a_task_on_which_methods_are_the_same_fits_do_not_matter(kept: 
     for gap in (0.0, 0.2):
         scores_K = np.array([0.8 - gap, 0.8, 0.8 + gap])
         seeds = {k: SeedScore(float(v), f"fit/{k}") for k, v in enumerate(scores_K)}
-        same = estimate("accuracy", scores_K, np.full((N_SEEDS, CONFIG.n_resamples), 0.8))
+        same = estimate(
+            "accuracy", scores_K, np.full((N_SEEDS, CONFIG.n_resamples), 0.8), None, CONFIG.level
+        )
         first = replace(
             table.standings[0],
             estimates=(dict.fromkeys(NAMES, same),) if kept else (),

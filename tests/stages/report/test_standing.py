@@ -17,6 +17,7 @@ from permafrost.stages.metrics.bootstrap import (
     bootstrap_interval,
     paired_bootstrap,
 )
+from permafrost.stages.metrics.few_examples import unseen_share
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.config import CurveAxis, ReportConfig
@@ -25,7 +26,7 @@ from permafrost.stages.report.notes import annotated
 from permafrost.stages.report.paired import paired_difference
 from permafrost.stages.report.report import write_report
 from permafrost.stages.report.results_files import results_latex, results_markdown, results_summary
-from permafrost.stages.report.standing import standings
+from permafrost.stages.report.standing import SeedScore, standings
 from permafrost.stages.report.tables import ResultsTable, tabulate
 from tests.stages.report.fake_results import FakeCorpus
 from tests.stages.report.scored_cells import answers, scored_cell, two_classes
@@ -100,6 +101,15 @@ def test_rows_of_the_same_fits_do_not_differ_on_a_task_or_on_the_mean(tmp_path: 
         (against,) = standing.against_best
         assert astuple(against.difference)[:4] == (0, 0, 0, 1)
     on_mean = paired_difference(table, (0, 1), *table.rows, CONFIG)
+    assert on_mean is not None
+    # They may be other fits, whose answers differ on examples that are not among these 40.
+    reach = unseen_share(40, CONFIG.level) / 2
+    assert astuple(on_mean)[:4] == (0, -reach, reach, 1)
+    same = [
+        replace(s, seeds={m: {0: SeedScore(0.9, "fit/1")} for m in ("one", "twin")})
+        for s in table.standings
+    ]
+    on_mean = paired_difference(replace(table, standings=tuple(same)), (0, 1), *table.rows, CONFIG)
     assert on_mean is not None
     assert astuple(on_mean)[:4] == (0, 0, 0, 1)
 
