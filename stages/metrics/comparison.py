@@ -274,8 +274,8 @@ def _unpaired(a: ScoredMethod, b: ScoredMethod, config: BootstrapConfig) -> Diff
         return None
     n_drawn = before.answers[0].n_drawn, after.answers[0].n_drawn
     # Answers to other examples are not the same answers, whatever they are.
-    apart = (replace(side, answers=()) for side in (after, before))
-    found = difference(*apart, config.level, config.seed)
+    before, after = (replace(side, answers=()) for side in (before, after))
+    found = difference(after, before, config.level, config.seed)
     return replace(found, p=max(found.p, smallest_p_of_two_draws(n_drawn)))
 
 

@@ -275,4 +275,4 @@ def test_two_runs_are_compared_over_the_examples() -> None:
     assert (change.basis, change.n_examples, change.verdict) == ("examples", 80, "better")
     other = replace(after, answers=(replace(some_scores(0.2), names=("x",) * 80),))
     (unpaired,) = compare([before], [other], BOOTSTRAP).changes
-    assert (unpaired.basis, unpaired.verdict) == ("none", "cannot tell")
+    assert (unpaired.basis, unpaired.n_of_each) == ("other examples", (80, 80))
