@@ -22,7 +22,7 @@ from permafrost.flows.deployed.parameters import (
     request,
 )
 from permafrost.flows.deployed.shown_in_prefect import called, counts, name_run, run_name
-from permafrost.flows.deployed.started_runs import require_deployment, start_run
+from permafrost.flows.deployed.started_runs import found_at, require_deployment, start_run
 from permafrost.flows.pipeline import engine_of, run_in_flow, tagged
 from permafrost.flows.running import (
     Counts,
@@ -73,7 +73,7 @@ def extract(
                 result = Counts.reusing(part)
         if then is not None:
             run = start_run(then, as_parameters(experiment, home, overrides))
-            get_run_logger().info("started %s: %s", then, run.name)
+            get_run_logger().info("started %s: %s", then, found_at(run))
         return _completed(result, time.monotonic() - started)
 
 

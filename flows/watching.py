@@ -1,14 +1,14 @@
 """Looking for new texts: a run that ends in seconds when there are none, and else starts another one."""
 
 import time
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from permafrost.flows.deployed.flow_run import inside_flow_run, patiently, sleep
+from permafrost.flows.deployed.flow_run import inside_flow_run, patiently
 from permafrost.flows.deployed.parameters import (
     ExperimentParameter,
     HomeParameter,
@@ -20,57 +20,26 @@ from permafrost.flows.deployed.parameters import (
     seconds,
 )
 from permafrost.flows.deployed.shown_in_prefect import called, name_run, run_name
-from permafrost.flows.deployed.started_runs import require_deployment, start_run, started_before
+from permafrost.flows.deployed.started_runs import (
+    found_at,
+    require_deployment,
+    start_run,
+    started_before,
+)
 from permafrost.flows.engine.progress import duration_text
-from permafrost.flows.nodes.corpora import CorpusStage
-from permafrost.flows.nodes.extraction import Extract, planned
+from permafrost.flows.named_files import stamps
+from permafrost.flows.news import News, whats_new
 from permafrost.flows.pipeline import tagged
-from permafrost.flows.running import Checked, backbone_part, checked, not_done
-from permafrost.flows.why.reasons import Reasons
-from permafrost.storage.errors import InputError
+from permafrost.flows.running import Checked, checked
+from permafrost.flows.settling import Look, settled
+from permafrost.storage.errors import ChangedError, InputError
 from permafrost.storage.keys import digest
 
 MAX_LOSSES = 2
 """Runs that are started anew for the same content, as what an earlier one made was gone."""
 MOST_TOLD = 5
 """Corpora and extractions that a message has."""
-
-
-@dataclass(frozen=True)
-class News:
-    """What of an experiment's texts is not extracted yet."""
-
-    nodes: tuple[str, ...]
-    """Ids of the nodes that would run; none if nothing is new."""
-    told: tuple[str, ...]
-    """What is new, for people, corpus by corpus."""
-    content: str
-    """Digest of all that the sources hold now."""
-    n_corpora: int
-    """Corpora that were looked at."""
-    n_waiting: int
-    """Nodes that need no backbone and are not done."""
-
-
-def whats_new(found: Checked) -> News:
-    """What differs between the sources of an experiment and what is extracted."""
-    graph, context = found.nodes.graph, found.context
-    part = backbone_part(graph)
-    left = not_done(part, context)
-    plans = {node.id: planned(node, context) for node in left if node.stage == Extract.name}
-    reasons = Reasons(graph, context, plans, all_told=False)
-    told = [
-        f"{node.label}: {reasons.why(node).headline}"
-        for node in left
-        if node.stage in (CorpusStage.name, Extract.name) and node.id in reasons.waiting
-    ]
-    return News(
-        nodes=tuple(node.id for node in left),
-        told=tuple(told) or tuple(node.label for node in left),
-        content=digest(sorted(node.id for node in part)),
-        n_corpora=sum(node.stage == CorpusStage.name for node in part),
-        n_waiting=len(not_done(graph, context)) - len(left),
-    )
+LEFT = "still being written, left for the next look"
 
 
 @flow(name="watch", persist_result=False, validate_parameters=False)
@@ -93,8 +62,9 @@ def watch(
         overrides: changes of the experiment, `path.to.field=value` each.
         start: the deployment, `flow/deployment`, that is started with the same experiment, home and
             overrides.
-        settle_s: seconds after which the sources are looked at again if something is new; what has changed
-            meanwhile is still being written, and left for the next look.
+        settle_s: seconds after which the sources are looked at again if something is new, or cannot be read;
+            what changes meanwhile, or is broken at one look only, is still being written, and left for the
+            next look.
     """
     started = time.monotonic()
     with inside_flow_run():
@@ -102,57 +72,55 @@ def watch(
         name_run(run_name(called(asked.experiment), asked.overrides))
         require_deployment(start)
 
-        def look() -> tuple[Checked, News]:
+        def read() -> tuple[Checked, News]:
             found = checked(asked.experiment, asked.home, asked.overrides)
             return found, whats_new(found)
 
-        found, news = _settled(lambda: patiently(look), wait_s)
+        def look() -> Look:
+            try:
+                seen = patiently(read)
+            except ChangedError as error:
+                return Look(holds="", error=error, is_written=True)
+            except InputError as error:
+                files = stamps(asked.experiment, asked.overrides)
+                return Look(holds=(type(error), files), error=error)
+            return Look(holds=seen[1].content, seen=seen)
+
+        last = settled(look, wait_s)
+        if last.seen is None:
+            return _ended(f"{last.error}; {LEFT}")
+        found, news = last.seen
         with tagged(found):
             took = duration_text(time.monotonic() - started)
             corpora = "1 corpus" if news.n_corpora == 1 else f"{news.n_corpora} corpora"
             if not news.nodes:
                 return _ended(f"nothing new in {corpora}, in {took}{_waiting(news)}")
-            if not news.content:
-                return _ended(f"{_list(news)}; still being written, left for the next look")
+            if last.is_written:
+                return _ended(f"{_list(news)}; {LEFT}")
             given = as_parameters(experiment, home, overrides)
-            key = digest({"start": start, "given": given, "content": news.content})
-            lost, n_lost = "", 0
-            while (before := started_before(key)) is not None:
-                state = "unknown" if before.state is None else before.state.name
-                if before.state is None or not before.state.is_completed():
-                    return _ended(
-                        f"{_list(news)}; given to the run {before.name} of {start} before, whose state is "
-                        f"{state}"
-                    )
-                n_lost += 1
-                if n_lost > MAX_LOSSES:
-                    return _ended(
-                        f"{_list(news)}; {n_lost} runs of {start} have made this, the last one "
-                        f"{before.name}, and each time it was gone: look whether they write to {asked.home}, "
-                        "and start one by hand"
-                    )
-                # Dropped or deleted since then: one loss, one run.
-                lost = f"; the run {before.name} made this, and it is gone"
-                key = digest({"gone": str(before.id), "before": key})
-            run = start_run(start, given, key)
-            return _ended(f"{_list(news)}{lost}; started {start}: {run.name}")
+            return _ended(f"{_list(news)}; {_given(start, given, news.content, asked.home)}")
 
 
-def _settled(look: Any, settle_s: float) -> Any:
-    """What is found; where something is new, only after it has stayed the same for a while."""
-    try:
-        found, news = look()
-        if not news.nodes:
-            return found, news
-    except InputError as error:
-        # Perhaps somebody is in the middle of a line.
-        get_run_logger().info("looking again in %g s: %s", settle_s, error)
-        news = None
-    sleep(settle_s)
-    found, again = look()
-    if news is not None and news.content != again.content:
-        again = replace(again, content="")
-    return found, again
+def _given(start: str, given: dict[str, Any], content: str, home: str) -> str:
+    """Give what is new to a run, unless it was given to one before; what became of that, for people."""
+    key = digest({"start": start, "given": given, "content": content})
+    lost, n_lost = "", 0
+    while (before := patiently(partial(started_before, key))) is not None:
+        if before.state is None or not before.state.is_completed():
+            state = "unknown" if before.state is None else before.state.name
+            return f"given to the run {found_at(before)} of {start} before, whose state is {state}"
+        n_lost += 1
+        if n_lost > MAX_LOSSES:
+            return (
+                f"{n_lost} runs of {start} have made this, the last one {found_at(before)}, and each time it "
+                f"was gone: look whether they write to {home}, and start one by hand"
+            )
+        # Dropped or deleted since then: one loss, one run.
+        lost = f"the run {found_at(before)} made this, and it is gone; "
+        key = digest({"gone": str(before.id), "before": key})
+    # Asked for twice, a run with this key is started once.
+    run = patiently(partial(start_run, start, given, key))
+    return f"{lost}started {start}: {found_at(run)}"
 
 
 def _waiting(news: News) -> str:

@@ -9,6 +9,7 @@ PermafrostError                  something failed (exit code 1)
 ├── ObjectStoreError             an object store could not be reached, or refused
 └── InputError                   the user's input is wrong (exit code 2); also a ValueError
     ├── NotFoundError            what was requested does not exist; also a KeyError
+    ├── ChangedError             data changed while they were read; left alone they can be
     ├── HubUnreachableError      a backbone is not here, and the hub cannot be asked for it
     ├── IdentityMismatchError    a store was created with another identity
     └── OverflowRangeError       an activation does not fit the storage dtype
@@ -60,6 +61,10 @@ class NotFoundError(InputError, KeyError):
     def __str__(self) -> str:
         # KeyError would print the repr of the message, quotes included.
         return str(self.args[0]) if self.args else ""
+
+
+class ChangedError(InputError):
+    """Data changed while they were read, as where somebody is still writing them."""
 
 
 class HubUnreachableError(InputError):

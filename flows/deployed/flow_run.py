@@ -11,9 +11,9 @@ from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment as this_deployment
 from prefect.runtime import flow_run as this_run
 from prefect.states import Crashed
 
@@ -47,13 +47,21 @@ def known_to_the_server() -> Generator[None]:
         yield
 
 
+def is_deployed() -> bool:
+    """Whether the flow run that we are in is one of a deployment."""
+    # Not by `prefect.runtime.deployment`, which asks the server of a run that is of none, and it may be down.
+    context = FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    return run is not None and run.deployment_id is not None
+
+
 def patiently(act: Callable[[], T]) -> T:
     """What `act` returns; a run of a deployment tries again if it fails for a passing reason.
 
     Raises:
         Exception: as `act` does, at last.
     """
-    for delay in DELAYS_S if this_deployment.id is not None else ():
+    for delay in DELAYS_S if is_deployed() else ():
         try:
             return act()
         except Exception as error:
@@ -75,7 +83,7 @@ def sleep(seconds: float) -> None:
 def _listening() -> AbstractContextManager[None]:
     """A deployed run has a process to itself, and there Prefect alone listens to signals: it waits for nodes
     that do not look."""
-    return nullcontext() if this_deployment.id is None else STOP.listening()
+    return STOP.listening() if is_deployed() else nullcontext()
 
 
 def _record_stop(run: UUID) -> None:

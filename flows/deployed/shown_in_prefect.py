@@ -15,6 +15,7 @@ from prefect.logging import get_run_logger
 from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.runtime import flow_run as this_run
 
+from permafrost.flows.deployed.flow_run import patiently
 from permafrost.flows.engine.progress import duration_text
 from permafrost.flows.running import Counts, PipelineResult
 from permafrost.stages.report.canvas import shortened
@@ -54,9 +55,9 @@ def called(experiment: str | dict[str, Any]) -> str:
 
 def name_run(name: str, tags: Sequence[str] = ()) -> None:
     """Give the flow run that we are in a name, and tags beside those that it has."""
+    all_tags = sorted({*this_run.tags, *tags})
     with get_client(sync_client=True) as client:
-        all_tags = sorted({*this_run.tags, *tags})
-        client.update_flow_run(UUID(this_run.id), name=name, tags=all_tags)
+        patiently(lambda: client.update_flow_run(UUID(this_run.id), name=name, tags=all_tags))
 
 
 def counts(result: Counts, took_s: float) -> str:

@@ -7,6 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
+from prefect.utilities.urls import url_for
 
 from permafrost.storage.errors import InputError
 from permafrost.storage.quoting import quoted
@@ -22,6 +23,11 @@ def require_deployment(name: str) -> None:
             f"there is no deployment {quoted(name)} to start; 'prefect deployment ls' lists those that there "
             "are, 'prefect deploy --all' makes those of prefect.yaml"
         ) from error
+
+
+def found_at(run: FlowRun) -> str:
+    """Its name and its page, or its id where no page is known: a run has another name once it begins."""
+    return f"{run.name} ({url_for(run) or run.id})"
 
 
 def started_before(key: str) -> FlowRun | None:

@@ -1,7 +1,7 @@
 """Which errors a second try may cure, and how long to wait before it."""
 
 import torch
-from httpx import TransportError
+from httpx import HTTPError, TransportError
 
 from permafrost.storage.errors import InputError, ObjectStoreError, StoreBusyError
 
@@ -31,7 +31,7 @@ def is_curable(error: BaseException | None) -> bool:
     """Whether the same may succeed when it is tried again."""
     if isinstance(error, CURABLE):
         return not isinstance(error, _LASTING) and type(error).__name__ != _OFFLINE
-    return isinstance(error, InputError) and _is_of_the_network(error.__cause__)
+    return isinstance(error, InputError | HTTPError) and _is_of_the_network(error)
 
 
 def _is_of_the_network(error: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ from permafrost.stages.corpus.source import CORPUS_SOURCES, CorpusConfig, TaskSo
 from permafrost.stages.mteb_evaluation.evaluate import TaskFacts, task_facts
 from permafrost.stages.mteb_evaluation.task import EVALUATION_TASKS, MtebTask, Role
 from permafrost.storage.artifacts import Draft
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import ChangedError
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress, SilentProgress
 
@@ -57,7 +57,8 @@ class CorpusStage(Stage):
         """The corpus in memory.
 
         Raises:
-            InputError: its source is wrong, or is no longer what the key was made of.
+            InputError: its source is wrong.
+            ChangedError: it is no longer what the key was made of.
         """
 
     @classmethod
@@ -135,10 +136,10 @@ def require_task_unchanged(config: MtebTask, key: object, label: str) -> None:
         label: of the node.
 
     Raises:
-        InputError: they are not.
+        ChangedError: they are not.
     """
     if to_plain(task_facts(config).key) != key:
-        raise InputError(
+        raise ChangedError(
             f"the data of '{label}' changed after they were looked at; nothing was published. Leave them "
             "alone and run again"
         )
@@ -147,6 +148,6 @@ def require_task_unchanged(config: MtebTask, key: object, label: str) -> None:
 def _require_unchanged(node: Node, now: object) -> None:
     """A key stands for the bytes that were hashed; others must not be published under it."""
     if now != node.config:
-        raise InputError(
+        raise ChangedError(
             f"the source of '{node.label}' changed while it was read; leave it alone and run again"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from permafrost.stages.corpus.split_parts import prepared_part
 from permafrost.stages.corpus.table_files import file_sha256
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import ChangedError, InputError
 from permafrost.storage.keys import digest
 from permafrost.storage.quoting import quoted
 
@@ -36,7 +36,8 @@ def read_split(folder: Path, name: str | None, split: str) -> Any:
         split: as `datasets` writes it, perhaps with a slice.
 
     Raises:
-        InputError: a data file lies outside the folder, or the folder changed while it was read.
+        InputError: a data file lies outside the folder.
+        ChangedError: the folder changed while it was read.
         ValueError: there is no such split, or a part of one has no rows.
     """
     import datasets
@@ -75,7 +76,7 @@ def _prepared(folder: Path, name: str | None) -> str:
             )
         builder.download_and_prepare()
         if folder_digest(folder) != content:
-            raise InputError(
+            raise ChangedError(
                 f"the folder {folder} changed while it was read; leave it alone and run again"
             )
         try:

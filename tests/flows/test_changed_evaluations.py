@@ -9,7 +9,7 @@ import pytest
 
 from permafrost.flows.nodes import evaluating, layer_choice
 from permafrost.storage.artifacts import ArtifactStore
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import ChangedError
 from tests.flows.experiments import run_in
 from tests.stages.mteb_evaluation.small_tasks import write_task
 
@@ -60,7 +60,7 @@ def test_scores_that_change_before_they_are_read_again_are_refused(
     content = experiment(tmp_path, tiny_bert, which == "dev")
     with monkeypatch.context() as patch:
         patch.setattr(module, function, meanwhile)
-        with pytest.raises(InputError, match=r"changed after they were looked at"):
+        with pytest.raises(ChangedError, match=r"changed after they were looked at"):
             run_in(tmp_path, content)
     home = ArtifactStore(tmp_path / "home")
     assert not list(home.all(stage))

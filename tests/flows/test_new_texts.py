@@ -11,11 +11,14 @@ import pytest
 from rich.console import Console
 
 from permafrost.flows.engine.serial import SerialEngine
+from permafrost.flows.news import News, whats_new
 from permafrost.flows.nodes.extraction import Extract
 from permafrost.flows.running import checked, run_backbone_part
-from permafrost.flows.watching import News, whats_new
+from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.sources import hub
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.storage.durable import read_json
+from permafrost.storage.errors import ChangedError
 from permafrost.storage.features.store import all_stores
 from permafrost.storage.keys import text_digest
 
@@ -104,6 +107,22 @@ def experiment(backbone: Path, source: Source) -> dict[str, Any]:
         "methods": {"mean": {"kind": "head", "head": {"kind": "mean"}, "layer": "hidden/2"}},
         "runtime": {"extract": {"device": "cpu"}},
     }
+
+
+def test_lines_that_are_added_while_a_file_is_read_are_told_from_wrong_ones(
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, grow = grows_jsonl(tmp_path, monkeypatch)
+    read = FilesCorpus.rows
+
+    def grown(self: FilesCorpus) -> list[SplitRows]:
+        found = read(self)
+        grow()
+        return found
+
+    monkeypatch.setattr(FilesCorpus, "rows", grown)
+    with pytest.raises(ChangedError, match="'corpus reviews' changed while it was read"):
+        checked(experiment(tiny_bert, source), str(tmp_path / "home"), ())
 
 
 @pytest.mark.few(2)

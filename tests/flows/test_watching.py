@@ -12,12 +12,15 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
-from permafrost.flows import watching
+from permafrost.flows import settling
+from permafrost.flows.deployed.started_runs import found_at, start_run
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.records.runs import unfinished_runs
 from permafrost.flows.running import checked, run_backbone_part, run_serially
 from permafrost.flows.watching import watch
+from permafrost.stages.corpus.rows import SplitRows
+from permafrost.stages.corpus.sources.files import FilesCorpus
 from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
 
 Look = Callable[[], str]
@@ -72,13 +75,13 @@ def test_what_is_new_is_given_to_one_run_and_nothing_new_to_none(
     said = look()
     (run,) = started(name)
     assert said.startswith("corpus reviews: new: no earlier corpus")
-    assert said.endswith(f"; started extract/{name}: {run.name}")
+    assert said.endswith(f"; started extract/{name}: {found_at(run)}")
     home = str(tmp_path / "home")
     given = {"experiment": document, "home": home, "overrides": ["seeds=[0]"]}
     assert run.parameters == given
 
     again = look()
-    assert f"; given to the run {run.name} of extract/{name} before, whose state is " in again
+    assert f"; given to the run {found_at(run)} of extract/{name} before, whose state is " in again
     assert len(started(name)) == 1
 
     run_backbone_part(checked(document, home, ("seeds=[0]",)), SerialEngine(), Console(quiet=True))
@@ -144,21 +147,19 @@ def test_what_a_completed_run_made_and_is_gone_is_given_to_one_more_run(
     end(first, Completed())
     said = look()
     (second,) = (run for run in started(name) if run.id != first.id)
-    told = (
-        f"; the run {first.name} made this, and it is gone; started extract/{name}: {second.name}"
-    )
-    assert said.endswith(told)
-    assert f"; given to the run {second.name} of " in look()
+    gone = f"; the run {found_at(first)} made this, and it is gone"
+    assert said.endswith(f"{gone}; started extract/{name}: {found_at(second)}")
+    assert f"; given to the run {found_at(second)} of " in look()
     assert len(started(name)) == 2
 
     end(second, Completed())
-    assert f"the run {second.name} made this, and it is gone" in look()
+    assert f"the run {found_at(second)} made this, and it is gone" in look()
     assert len(started(name)) == 3
 
     # Runs that write elsewhere would be started for ever.
     (third,) = (run for run in started(name) if run.id not in (first.id, second.id))
     end(third, Completed())
-    told = f"3 runs of extract/{name} have made this, the last one {third.name}, and each time"
+    told = f"3 runs of extract/{name} have made this, the last one {found_at(third)}, and each time"
     assert told in look()
     assert len(started(name)) == 3
 
@@ -167,21 +168,75 @@ def test_what_a_completed_run_made_and_is_gone_is_given_to_one_more_run(
 def test_what_is_being_written_is_left_for_the_next_look(
     look: Look, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "sleep", lambda seconds: to_jsonl(data, rows(FIRST, NEW)))
+    def wait(*written: str) -> None:
+        """What is written while a look waits, each time."""
+        left = iter(written)
+
+        def write(_: float) -> None:
+            with data.open("a") as file:
+                file.write(next(left))
+
+        monkeypatch.setattr(settling, "sleep", write)
+
+    first, second = (f"{json.dumps(row)}\n" for row in rows(FIRST, 2))
+    wait(first)
     assert look().endswith("; still being written, left for the next look")
+
+    # In the middle of a line, and never the same after it.
+    for half, *more in ((second[:10], second[10:], first), (second[:10], second[10:20])):
+        with data.open("a") as file:
+            file.write(half)
+        wait(*more)
+        assert look().endswith("; still being written, left for the next look")
+    assert started(name) == []
+    wait(second[20:], "")
+    assert f"; started extract/{name}: " in look()
+    assert len(started(name)) == 1
+
+
+@pytest.mark.deep
+def test_a_file_that_grows_while_it_is_read_is_left_for_the_next_look(
+    look: Look, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = FilesCorpus.rows
+
+    def grown(self: FilesCorpus) -> list[SplitRows]:
+        found = read(self)
+        to_jsonl(data, rows(FIRST, NEW))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FilesCorpus, "rows", grown)
+        assert look().endswith("run again; still being written, left for the next look")
+    with data.open("a") as file:
+        file.write('{"text": ')
+
+    def goes_on(seconds: float) -> None:
+        with data.open("a") as file:
+            file.write('"grows", "label": 1}\n')
+        monkeypatch.setattr(FilesCorpus, "rows", grown)
+
+    monkeypatch.setattr(settling, "sleep", goes_on)
+    assert look().endswith("run again; still being written, left for the next look")
     assert started(name) == []
 
-    # In the middle of a line, too.
-    line = json.dumps(rows(FIRST + NEW, 1)[0]) + "\n"
-    with data.open("a") as file:
-        file.write(line[:10])
 
-    def finish(seconds: float) -> None:
-        with data.open("a") as file:
-            file.write(line[10:])
+@pytest.mark.deep
+def test_a_run_is_found_by_its_address_once_it_has_another_name(look: Look, name: str) -> None:
+    said = look()
+    (run,) = started(name)
+    assert said.endswith(f"; started extract/{name}: {found_at(run)}")
+    assert str(run.id) in found_at(run)
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run.id, name="watched")
+    assert f"; given to the run watched ({found_at(run).split('(')[1]} of extract/{name}" in look()
 
-    monkeypatch.setattr(watching, "sleep", finish)
-    assert f"; started extract/{name}: " in look()
+
+@pytest.mark.deep
+def test_a_run_that_is_asked_for_twice_is_started_once(name: str) -> None:
+    first, second = (start_run(f"extract/{name}", {}, "a key") for _ in range(2))
+    assert first.id == second.id
+    assert len(started(name)) == 1
 
 
 @pytest.mark.deep

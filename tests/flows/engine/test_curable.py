@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 import torch
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from permafrost.flows.deployed import flow_run
 from permafrost.flows.deployed.flow_run import patiently
@@ -51,6 +53,9 @@ class OfflineModeIsEnabled(ConnectionError):
         (caused(answered(503)), True),
         (caused(answered(404)), False),
         (caused(OfflineModeIsEnabled("offline")), False),
+        (httpx.ConnectError("refused"), True),
+        (answered(503), True),
+        (answered(404), False),
         (InputError("seeds: there is no such field"), False),
         (OverflowRangeError("too large"), False),
         (CorruptDataError("damaged"), False),
@@ -92,7 +97,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that a run of a deployment would have waited."""
     waits: list[float] = []
     monkeypatch.setattr(flow_run, "sleep", waits.append)
-    monkeypatch.setattr(flow_run, "this_deployment", SimpleNamespace(id="a"))
+    monkeypatch.setattr(flow_run, "is_deployed", lambda: True)
     log = SimpleNamespace(warning=lambda *_: None)
     monkeypatch.setattr(flow_run, "get_run_logger", lambda: log)
     return waits
@@ -114,10 +119,18 @@ def test_it_gives_up_at_last_and_at_once_where_a_person_is_wanted(slept: list[fl
     assert wrong.n_calls == 1
 
 
+def test_whether_a_run_is_deployed_is_known_without_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        assert patiently(Failing()) == "done"
+
+
 def test_a_run_of_a_terminal_fails_at_once(
     slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow_run, "this_deployment", SimpleNamespace(id=None))
+    monkeypatch.setattr(flow_run, "is_deployed", lambda: False)
     act = Failing(ObjectStoreError("slow"))
     with pytest.raises(ObjectStoreError):
         patiently(act)

@@ -17,7 +17,7 @@ from permafrost.stages.corpus.sources import hub
 from permafrost.stages.corpus.sources.files import FilesCorpus
 from permafrost.stages.corpus.sources.hub import HubCorpus, open_split
 from permafrost.stages.corpus.splits import DevFromTrain
-from permafrost.storage.errors import InputError
+from permafrost.storage.errors import ChangedError, InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TASK = Classification(text="sentence")
@@ -336,7 +336,7 @@ def test_a_folder_that_changes_while_it_is_read_leaves_nothing(
         (folder / "more.txt").write_text("x")
 
     monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", prepare)
-    with pytest.raises(InputError, match="changed while it was read"):
+    with pytest.raises(ChangedError, match="changed while it was read"):
         texts_of(folder)
     assert list((tmp_path / "cache" / "permafrost").iterdir()) == []
 
