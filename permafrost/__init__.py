@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from permafrost.stages.mteb_evaluation.python_encoder import mteb_encoder
     from permafrost.storage.artifacts import ArtifactRef
     from permafrost.storage.errors import (
+        ChangedError,
         CorruptDataError,
         DiskFullError,
         HubUnreachableError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 __all__ = [
+    "ChangedError",
     "CorruptDataError",
     "DiskFullError",
     "FrozenBackboneHead",
