@@ -7,9 +7,10 @@ from typing import Any
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.stages.corpus.data_files import files_of_pattern
 from permafrost.storage.errors import InputError
+from permafrost.storage.file_marks import marks_of
 
-Stamps = frozenset[tuple[str, int, int]]
-"""Path, size and time of the last change in ns, of files."""
+Stamps = frozenset[tuple[str, tuple[int, ...]]]
+"""Path and marks of files."""
 
 
 def stamps(experiment: str | dict[str, Any], overrides: Sequence[str] = ()) -> Stamps:
@@ -42,13 +43,12 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _of_name(name: str) -> Iterator[tuple[str, int, int]]:
+def _of_name(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     path = Path(name)
     try:
         files = path.rglob("*") if path.is_dir() else (path, *files_of_pattern(path))
         for file in files:
             if file.is_file():
-                stat = file.stat()
-                yield str(file), stat.st_size, stat.st_mtime_ns
+                yield str(file), marks_of(file.stat())
     except (OSError, ValueError):
         return  # no name of a file, or one that has just gone

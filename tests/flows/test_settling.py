@@ -23,7 +23,7 @@ def new(content: str) -> Look:
 
 def broken(size: int, kind: type[InputError] = InputError) -> Look:
     """One that cannot read a file of a size."""
-    return Look(holds=(kind, frozenset({("train.jsonl", size, 0)})), error=kind("no JSON"))
+    return Look(holds=(kind, frozenset({("train.jsonl", (size,))})), error=kind("no JSON"))
 
 
 OLD = Look(holds="old", seen=(cast("Checked", None), NOTHING))
