@@ -42,6 +42,7 @@ def test_versions_of_a_step_agree(asked: list[str], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.deep
+@pytest.mark.night
 def test_steps_in_half_precision_are_measured_at_both_ends(
     asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

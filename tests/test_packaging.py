@@ -69,6 +69,7 @@ def test_every_folder_with_python_is_a_package(tracked: list[str]) -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.night
 @pytest.mark.timeout(600)
 def test_the_wheel_holds_every_file(tracked: list[str], tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -133,6 +133,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.night
 @needs_sphinx
 def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
     tmp_path: Path,

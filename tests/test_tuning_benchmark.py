@@ -109,6 +109,7 @@ def test_inference_has_time_and_memory_of_every_head(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.deep
+@pytest.mark.night
 def test_memory_of_inference_counts_weights_states_and_what_a_head_takes(tmp_path: Path) -> None:
     """A model of a known size, in a process of its own that gives back what it freed."""
     args = Namespace(batch=32, length=64, steps=1, device="cpu")

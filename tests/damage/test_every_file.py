@@ -57,13 +57,21 @@ SHORT = {
     "numbers of o_proj": "swap",
 }
 """Each damage once; all others are deep."""
+AS_ANOTHER = ("group of projections", "pooled/hidden_mean/1", "o_proj_bias")
+"""Files that are read and mended as those of another group or array: those by night."""
+
+
+def marks(name: str, how: str) -> tuple[pytest.MarkDecorator, ...]:
+    """When a case is run."""
+    if SHORT.get(name) == how:
+        return ()
+    if name.endswith(AS_ANOTHER):
+        return pytest.mark.deep, pytest.mark.night
+    return (pytest.mark.deep,)
+
+
 CASES = [
-    pytest.param(
-        name,
-        how,
-        id=f"{name}: {how}",
-        marks=() if SHORT.get(name) == how else pytest.mark.deep,
-    )
+    pytest.param(name, how, id=f"{name}: {how}", marks=marks(name, how))
     for name in KINDS
     for how in HOW
 ]

@@ -107,6 +107,7 @@ def test_a_run_with_nothing_to_do_loads_no_backbone(
 
 
 @pytest.mark.deep
+@pytest.mark.night
 def test_so_is_a_plan_of_what_trains_a_backbone_or_reads_all_layers(
     called: Callable[[Sequence[str]], tuple[int, set[str]]], tiny_bert: Path, tmp_path: Path
 ) -> None:

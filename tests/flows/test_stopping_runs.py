@@ -164,8 +164,15 @@ def run_at_work(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("stage", "asked"),
-    [("STOP.check(); time.sleep(0.01)", signal.SIGINT), ("time.sleep(60)", signal.SIGTERM)],
-    ids=["Ctrl-C, which it looks for", "SIGTERM, which it does not"],
+    [
+        pytest.param(
+            "STOP.check(); time.sleep(0.01)",
+            signal.SIGINT,
+            marks=pytest.mark.night,
+            id="Ctrl-C, which it looks for",
+        ),
+        pytest.param("time.sleep(60)", signal.SIGTERM, id="SIGTERM, which it does not"),
+    ],
 )
 def test_a_lasting_server_knows_that_a_run_was_stopped(
     lasting_server: dict[str, str],

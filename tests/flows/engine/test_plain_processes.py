@@ -88,6 +88,7 @@ def computed_by(home: Path) -> set[str]:
     return {m.provenance["worker"] for m in manifests if "worker" in m.provenance}
 
 
+@pytest.mark.night
 def test_a_worker_that_joins_late_computes_the_same_bytes(
     start: Callable[..., Run], finished: Path, plain: PlainDask
 ) -> None:
@@ -141,6 +142,7 @@ TORCH = r"has torch 2\.1\.0 where this process has 2\.\d+\.\d+"
 FILES = "finds a backbone of weights_digest '[0-9a-f]+' where this process has '[0-9a-f]+'"
 
 
+@pytest.mark.night
 def test_a_run_of_which_all_workers_differ_ends_with_their_names(
     start: Callable[..., Run], plain: PlainDask, tmp_path: Path
 ) -> None:

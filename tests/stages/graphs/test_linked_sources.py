@@ -325,8 +325,8 @@ def test_a_node_builds_the_corpus_ahead_unless_a_model_scores_it(tmp_path: Path)
 
 
 @pytest.mark.deep
+@pytest.mark.night
 @needs_data
-@pytest.mark.deep
 def test_openbookqa_and_scifact_as_published() -> None:
     graph = {
         "kind": "triples",

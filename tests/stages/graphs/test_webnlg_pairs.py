@@ -343,6 +343,7 @@ def test_the_published_set_has_the_papers_sizes_and_tells_nothing_by_its_surface
 
 
 @pytest.mark.deep
+@pytest.mark.night
 @needs_data
 def test_linked_by_labels_a_rule_without_learning_is_right_nearly_always() -> None:
     """What results on these pairs stand beside; a graph without its text is at chance with `none` only."""
