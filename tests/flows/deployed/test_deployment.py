@@ -17,7 +17,7 @@ import yaml
 
 from permafrost.flows.running import run_serially
 from tests.flows.prefect_box import ROOT, Box, deployments, until
-from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
+from tests.flows.watching.test_news import FIRST, NEW, experiment, rows, to_jsonl
 
 
 @pytest.fixture

@@ -12,16 +12,15 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
-from permafrost.flows import settling
 from permafrost.flows.deployed.started_runs import found_at, start_run
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
 from permafrost.flows.records.runs import unfinished_runs
 from permafrost.flows.running import checked, run_backbone_part, run_serially
-from permafrost.flows.watching import watch
+from permafrost.flows.watching import settling, watch
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.sources.files import FilesCorpus
-from tests.flows.test_new_texts import FIRST, NEW, experiment, rows, to_jsonl
+from tests.flows.watching.test_news import FIRST, NEW, experiment, rows, to_jsonl
 
 Look = Callable[[], str]
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from permafrost.flows import settling
-from permafrost.flows.news import News
 from permafrost.flows.running import Checked
-from permafrost.flows.settling import Look, settled
+from permafrost.flows.watching import settling
+from permafrost.flows.watching.news import News
+from permafrost.flows.watching.settling import Look, settled
 from permafrost.storage.errors import InputError
 
 NOTHING = News(nodes=(), told=(), content="old", n_corpora=1, n_waiting=0)

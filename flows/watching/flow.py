@@ -27,11 +27,11 @@ from permafrost.flows.deployed.started_runs import (
     started_before,
 )
 from permafrost.flows.engine.progress import duration_text
-from permafrost.flows.named_files import stamps
-from permafrost.flows.news import News, whats_new
 from permafrost.flows.pipeline import tagged
 from permafrost.flows.running import Checked, checked
-from permafrost.flows.settling import Look, settled
+from permafrost.flows.watching.named_files import stamps
+from permafrost.flows.watching.news import News, whats_new
+from permafrost.flows.watching.settling import Look, settled
 from permafrost.storage.errors import ChangedError, InputError
 from permafrost.storage.keys import digest
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from permafrost.flows.named_files import stamps
-from tests.flows.test_new_texts import experiment, rows, to_jsonl
+from permafrost.flows.watching.named_files import stamps
+from tests.flows.watching.test_news import experiment, rows, to_jsonl
 
 
 def sources(folder: Path) -> dict[str, dict[str, Any]]:

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from permafrost.flows.engine.serial import SerialEngine
-from permafrost.flows.news import News, whats_new
 from permafrost.flows.nodes.extraction import Extract
 from permafrost.flows.running import checked, run_backbone_part
+from permafrost.flows.watching.news import News, whats_new
 from permafrost.stages.corpus.rows import SplitRows
 from permafrost.stages.corpus.sources import hub
 from permafrost.stages.corpus.sources.files import FilesCorpus

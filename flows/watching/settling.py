@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from prefect.logging import get_run_logger
 
 from permafrost.flows.deployed.flow_run import sleep
-from permafrost.flows.named_files import Stamps
-from permafrost.flows.news import News
 from permafrost.flows.running import Checked
+from permafrost.flows.watching.named_files import Stamps
+from permafrost.flows.watching.news import News
 from permafrost.storage.errors import InputError
 
 
