@@ -10,6 +10,7 @@ from permafrost.flows.build import ExperimentGraph
 from permafrost.flows.evaluations import texts_name
 from permafrost.flows.graph import Node
 from permafrost.flows.nodes.extraction import Extract, plan_of, planned, target_of
+from permafrost.flows.nodes.graphs import are_descriptions, left_out_note
 from permafrost.flows.nodes.reading import corpus_input
 from permafrost.flows.preview import Preview
 from permafrost.flows.times import (
@@ -174,7 +175,7 @@ def make_plan(nodes: ExperimentGraph, context: Preview) -> Plan:
         hub_tasks=_hub_tasks(nodes, context),
         graphs=_graphs(nodes, context),
         untrained=_untrained(nodes),
-        notes=unread_notes(nodes),
+        notes=(*unread_notes(nodes), *_left_out(nodes, context)),
     )
 
 
@@ -204,6 +205,16 @@ def _by_store(
 def _graphs(nodes: ExperimentGraph, context: Preview) -> dict[str, dict[str, int]]:
     built = {task: context.built.get(node.id) for task, node in nodes.corpora.items()}
     return {task: n for task, c in built.items() if c is not None and (n := c.graph_counts())}
+
+
+def _left_out(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
+    """Of descriptions that would be written."""
+    built = [
+        (node.run_facts["task"], context.built.get(node.id))
+        for node in nodes.graph
+        if are_descriptions(node)
+    ]
+    return left_out_note({"task": task} | c.counts() for task, c in built if c is not None)
 
 
 def _untrained(nodes: ExperimentGraph) -> dict[str, str]:

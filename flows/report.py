@@ -3,6 +3,7 @@
 from permafrost.flows.experiment_nodes import ExperimentNodes
 from permafrost.flows.graph import Input, Node, import_path
 from permafrost.flows.nodes.extraction import Extract, source_of
+from permafrost.flows.nodes.graphs import are_descriptions
 from permafrost.flows.nodes.reading import corpus_input, reading
 from permafrost.flows.nodes.reporting import (
     AttentionSource,
@@ -103,6 +104,7 @@ def report_node(nodes: ExperimentNodes) -> Node:
             "tokens": None if default is None else TokenSource.of(default.targets[0]),
             "attention": None if attention is None else attention[0],
             "extractions": [ExtractionEntry(label=n.label, ref=n.id) for n in extractions],
+            "descriptions": [n.id for n in nodes.further.values() if are_descriptions(n)],
         },
         after=[n.id for n in extractions],
     )

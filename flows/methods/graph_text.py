@@ -340,7 +340,8 @@ class Finetune(Stage):
                 target = context.bare_target(node)
                 # Where no text can be too long there is nothing to count.
                 if target.max_length >= target.sizes.max_positions:
-                    require_room_for_token(target.encoded(list(corpus.texts)), target.sizes)
+                    encoded = target.encoded(list(corpus.texts))
+                    require_room_for_token(encoded, corpus.texts, target.sizes)
 
 
 class ScoreFinetuned(Stage):
@@ -396,7 +397,7 @@ def _data(node: Node, context: RunContext, config: FinetuneConfig) -> FinetuneDa
         target, device = context.bare_target(node), context.runtime.extract.device
         texts = target.encoded(list(corpus.texts))
         if model.token_place is not None:
-            require_room_for_token(texts, target.sizes)
+            require_room_for_token(texts, corpus.texts, target.sizes)
         shared = context.backbone
         backbone = (shared.own if tunes else shared.load)(target, device)
         live = BackboneTexts(

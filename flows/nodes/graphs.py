@@ -1,6 +1,7 @@
 """Texts of corpora with graphs in other roles, as corpora of their own, so that their features are stored."""
 
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from permafrost.flows.context import RunContext
 from permafrost.flows.graph import Input, Node, import_path
@@ -11,10 +12,11 @@ from permafrost.stages.extraction.lengths import kept_cuts
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
 from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.stages.graphs.views import Place, text_view
+from permafrost.stages.graphs.views import Place, descriptions_view, labels_view
 from permafrost.storage.keys import to_plain
 
 _GRAPHS = "graphs"
+_VIEW = "graph_texts"
 
 
 def graphs_input(node: Node, name: str = _GRAPHS) -> Input:
@@ -33,7 +35,7 @@ def labels_node(graphs: Node) -> Node:
     task = f"{graphs.run_facts['task']} labels"
     return BuildLabels.node(
         f"corpus {task}",
-        {"kind": "graph_texts", "role": "labels"},
+        {"kind": _VIEW, "role": "labels"},
         (graphs_input(graphs),),
         run_facts={"task": task},
     )
@@ -52,7 +54,7 @@ def descriptions_node(graphs: Node, target: ExtractTarget, place: Place = "befor
     return BuildDescriptions.node(
         f"corpus {task}",
         {
-            "kind": "graph_texts",
+            "kind": _VIEW,
             "role": "descriptions",
             "place": place,
             # Of config.json as well, by which transformers chooses the tokenizer's class.
@@ -67,6 +69,29 @@ def descriptions_node(graphs: Node, target: ExtractTarget, place: Place = "befor
     )
 
 
+def are_descriptions(node: Node) -> bool:
+    """Whether a node is `descriptions_node`'s."""
+    return node.config.get("kind") == _VIEW and node.config.get("role") == "descriptions"
+
+
+def left_out_note(corpora: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A sentence on triples that descriptions leave out, if there are any.
+
+    Args:
+        corpora: summary of each corpus of descriptions.
+    """
+    told = [
+        f"{c['task']} {c['n_triples_left_out']:,} of {c['n_triples']:,}"
+        for c in corpora
+        if c["n_triples_left_out"]
+    ]
+    if not told:
+        return ()
+    return (
+        f"Triples of graphs for which `max_length` leaves no room beside the text: {'; '.join(told)}.",
+    )
+
+
 class _View(CorpusStage):
     @classmethod
     def known_ahead(cls, node: Node, context: RunContext) -> bool:
@@ -78,7 +103,7 @@ class BuildLabels(_View):
 
     @classmethod
     def build(cls, node: Node, context: RunContext) -> Corpus:
-        return text_view(graphs_of(node, context), "labels")
+        return labels_view(graphs_of(node, context))
 
 
 class BuildDescriptions(_View):
@@ -88,6 +113,4 @@ class BuildDescriptions(_View):
     def build(cls, node: Node, context: RunContext) -> Corpus:
         target = context.bare_target(node)
         with kept_cuts(target, node.ref.key) as are_cut:
-            return text_view(
-                graphs_of(node, context), "descriptions", node.config["place"], are_cut
-            )
+            return descriptions_view(graphs_of(node, context), node.config["place"], are_cut)

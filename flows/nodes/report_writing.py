@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from permafrost.flows.context import BackboneSource, RunContext
 from permafrost.flows.graph import Input, Node, import_path
+from permafrost.flows.nodes.graphs import left_out_note
 from permafrost.flows.nodes.reporting import (
     AttentionSource,
     CellEntry,
@@ -92,7 +93,7 @@ def write(node: Node, context: RunContext, folder: Path, gaps: Sequence[str] = (
         attention=attention_rows(node, context),
         swept=[_swept(CurveEntry.model_validate(c)) for c in config["curves"]],
         gaps=gaps,
-        remarks=config["unread"],
+        remarks=[*config["unread"], *_left_out(node, context)],
         named_metrics=config["metrics"],
     )
 
@@ -199,6 +200,12 @@ def extractions(node: Node, context: RunContext) -> list[Extraction]:
                 Extraction(entry.label, summary["n_tokens_computed"], seconds, *counts)
             )
     return extractions_of
+
+
+def _left_out(node: Node, context: RunContext) -> tuple[str, ...]:
+    refs = map(parse_ref, node.run_facts["descriptions"])
+    done = [ref for ref in refs if context.artifacts.is_done(ref)]
+    return left_out_note(context.artifacts.manifest(ref).summary for ref in done)
 
 
 def _layer_curves(entries: Sequence[ProbeEntry], context: RunContext) -> pa.Table | None:

@@ -32,7 +32,7 @@ from permafrost.stages.graphs.given import (
 )
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.stages.graphs.source import GraphSource
-from permafrost.stages.graphs.views import Place, text_view
+from permafrost.stages.graphs.views import Place, descriptions_view
 from permafrost.stages.wrong_fields import wrong_fields
 from permafrost.storage.artifacts import ArtifactRef, ArtifactStore, parse_ref
 from permafrost.storage.errors import InputError
@@ -150,9 +150,8 @@ class FittedGraphText:
         """The description of each item with its text; None for a model that embeds none."""
         if not self.tuned.config.model.embeds_descriptions:
             return None
-        view = text_view(
+        view = descriptions_view(
             corpus,
-            "descriptions",
             self.place,
             lambda texts: measure(self.texts, texts).truncated.tolist(),
         )
@@ -184,7 +183,7 @@ class FittedGraphText:
         if backbone is not None:
             encoded = self.texts.encoded(corpus.texts)
             if self.tuned.config.model.token_place is not None:
-                require_room_for_token(encoded, self.texts.sizes)
+                require_room_for_token(encoded, corpus.texts, self.texts.sizes)
             described = self.descriptions(corpus) if self.tunes else None
             live = BackboneTexts(
                 backbone,

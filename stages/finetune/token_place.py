@@ -1,6 +1,9 @@
 """Where a graph token stands and where a text's vector is read, and which recipes and backbones allow it."""
 
+from collections.abc import Sequence
 from typing import Literal
+
+import numpy as np
 
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.recipes.inputs import Encoded
@@ -40,12 +43,14 @@ def require_fits(recipe: Recipe, sizes: BackboneSizes, place: TokenPlace | None)
         )
 
 
-def require_room_for_token(encoded: Encoded, sizes: BackboneSizes) -> None:
-    """Raises: InputError: the longest text leaves the backbone no position for a graph token."""
-    longest = int(encoded.token_ids.lengths.max())
-    if longest + 1 > sizes.max_positions:
+def require_room_for_token(encoded: Encoded, texts: Sequence[str], sizes: BackboneSizes) -> None:
+    """Raises: InputError: a text leaves the backbone no position for a graph token."""
+    lengths, room = encoded.token_ids.lengths, sizes.max_positions - 1
+    too_long = np.flatnonzero(lengths > room)
+    if too_long.size:
         raise InputError(
-            f"the longest text has {longest} tokens and the graph token comes on top, but the "
-            f"{sizes.model_type} backbone has {sizes.max_positions} positions; set the backbone's max_length "
-            f"to at most {sizes.max_positions - 1}"
+            f"{too_long.size:,} of {len(texts):,} texts leave no position for the graph token, such as "
+            f"{quoted(texts[int(too_long[0])])}: they have {int(lengths.max())} tokens at most, and the "
+            f"{sizes.model_type} backbone has {sizes.max_positions} positions, one of which is the graph "
+            f"token's; shorten them to {room} tokens, or train with the backbone's max_length set to {room}"
         )

@@ -5,6 +5,7 @@ belongs to; GT2VEC, section 3.3.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
@@ -14,42 +15,75 @@ from permafrost.stages.graphs.graph_corpus import GraphCorpus
 from permafrost.storage.keys import text_digest
 from permafrost.storage.texts import Texts
 
-ViewRole = Literal["labels", "descriptions"]
 Place = Literal["before", "after"]
 """Where a description stands beside its text."""
 TooLong = Callable[[Sequence[str]], Sequence[bool]]
 """Whether each text is longer than the backbone that reads it may be given."""
 
 
-def text_view(
-    corpus: GraphCorpus,
-    role: ViewRole,
-    place: Place = "before",
-    too_long: TooLong | None = None,
-) -> Corpus:
-    """A plain corpus of the texts in a role.
+@dataclass(frozen=True)
+class Descriptions(Corpus):
+    """Descriptions beside their texts, and how much of the graphs they tell."""
+
+    n_triples: int
+    """Of all items; a graph counts for each item that has it."""
+    n_left_out: int
+    """Triples for which there was no room."""
+
+    def counts(self) -> dict[str, int]:
+        """With the triples."""
+        return super().counts() | {
+            "n_triples": self.n_triples,
+            "n_triples_left_out": self.n_left_out,
+        }
+
+
+def labels_view(corpus: GraphCorpus) -> Corpus:
+    """A plain corpus of the labels of nodes: example i is label i."""
+    labels = corpus.labels
+    return Corpus(
+        labels,
+        _examples(range(len(labels)), "labels"),
+        "unlabelled",
+        (),
+        corpus.label_digests,
+    )
+
+
+def descriptions_view(
+    corpus: GraphCorpus, place: Place = "before", too_long: TooLong | None = None
+) -> Descriptions:
+    """A plain corpus of descriptions: example i is item i, its graph in words and its text; the text alone
+    for an item without graph, or whose graph has no edges of its own.
 
     Args:
         corpus: with graphs.
-        role: `labels`: example i is label i. `descriptions`: example i is item i, its graph in words and its
-            text; the text alone for an item without graph, or whose graph has no edges of its own.
         place: of the description.
-        too_long: of the backbone that reads descriptions. One that is too long beside its text loses triples
-            at its end; the text is never cut here. None for no limit.
+        too_long: of the backbone that reads them. A description that is too long beside its text loses
+            triples at its end; the text is never cut here. None for no limit.
     """
-    if role == "labels":
-        return _plain(corpus.labels, corpus.label_digests, range(len(corpus.labels)), role)
     items = zip(*(corpus.items.column(name).to_pylist() for name in ("text", "graph")), strict=True)
     described = [_Described(corpus, text, graph, place) for text, graph in items]
+    kept = [one.n_parts for one in described]
     texts = [one.text(one.n_parts) for one in described]
     if too_long is not None:
         for at, (one, is_too_long) in enumerate(zip(described, too_long(texts), strict=True)):
             if is_too_long:
-                texts[at] = one.shortened(too_long)
+                kept[at] = one.n_that_fit(too_long)
+                texts[at] = one.text(kept[at])
     numbers: dict[str, int] = {}
     rows = [numbers.setdefault(text, len(numbers)) for text in texts]
     unique = Texts.of(list(numbers))
-    return _plain(unique, unique.map(text_digest), rows, role)
+    n_triples = sum(one.n_parts for one in described)
+    return Descriptions(
+        unique,
+        _examples(rows, "descriptions"),
+        "unlabelled",
+        (),
+        unique.map(text_digest),
+        n_triples,
+        n_triples - sum(kept),
+    )
 
 
 class _Described:
@@ -66,8 +100,8 @@ class _Described:
             parts.insert(0 if self._place == "before" else 1, "; ".join(self._parts[:n_parts]))
         return " ".join(parts)
 
-    def shortened(self, too_long: TooLong) -> str:
-        """With as many triples as fit, fewer than all; none where not even one does."""
+    def n_that_fit(self, too_long: TooLong) -> int:
+        """How many triples do, fewer than all; none where not even one does."""
         fits, too_many = 0, self.n_parts
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
@@ -75,14 +109,14 @@ class _Described:
                 too_many = middle
             else:
                 fits = middle
-        return self.text(fits)
+        return fits
 
 
-def _plain(texts: Sequence[str], digests: Sequence[str], rows: Sequence[int], split: str) -> Corpus:
+def _examples(rows: Sequence[int], split: str) -> pa.Table:
     columns = [
         pa.array([split] * len(rows), pa.string()),
         pa.array(rows, pa.int64()),
         pa.nulls(len(rows), pa.int64()),
         pa.nulls(len(rows), pa.float64()),
     ]
-    return Corpus(texts, pa.table(columns, schema=EXAMPLES), "unlabelled", (), digests)
+    return pa.table(columns, schema=EXAMPLES)

@@ -25,7 +25,7 @@ from permafrost.stages.extraction.files import BackboneConfig, find_backbone
 from permafrost.stages.finetune.losses.loss import default_graph_text_loss
 from permafrost.stages.finetune.trained import load_finetuned
 from permafrost.stages.finetune.tunings.lora import Lora
-from permafrost.stages.graphs.views import text_view
+from permafrost.stages.graphs.views import descriptions_view
 from permafrost.storage.artifacts import ArtifactStore
 from permafrost.storage.durable import read_json
 from permafrost.storage.errors import InputError
@@ -316,7 +316,7 @@ def test_a_plan_counts_labels_and_descriptions_and_builds_graphs_once(
     plan = permafrost.plan(content, home=tmp_path / "home")
     assert built == ["corpus pairs"]
     corpus = pairs()
-    descriptions = text_view(corpus, "descriptions")
+    descriptions = descriptions_view(corpus)
     n_texts, n_labels = len(corpus.texts), len(corpus.labels)
     # Labels by both backbones, as not every method names another one for them; of descriptions fewer arrays
     # are read than of texts.

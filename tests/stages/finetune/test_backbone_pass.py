@@ -240,10 +240,13 @@ def test_what_does_not_fit_is_refused(pair: Pairs) -> None:
 def test_a_text_that_leaves_no_position_for_the_graph_token_is_refused(pair: Pairs) -> None:
     backbone = pair("llama").backbone
     batch = encoded(backbone)
-    longest = int(batch.token_ids.lengths.max())
-    require_room_for_token(batch, sizes(max_positions=longest + 1))
+    lengths = batch.token_ids.lengths
+    longest, texts = int(lengths.max()), [f"text {i}" for i in range(len(lengths))]
+    require_room_for_token(batch, texts, sizes(max_positions=longest + 1))
+    n, first = int((lengths == longest).sum()), int(lengths.argmax())
     with pytest.raises(
         InputError,
-        match=rf"longest text has {longest} tokens .* {longest} positions; .* at most {longest - 1}",
+        match=rf"^{n} of {len(texts)} texts leave .* 'text {first}': they have {longest} tokens .* "
+        rf"{longest} positions.* shorten them to {longest - 1} tokens",
     ):
-        require_room_for_token(batch, sizes(max_positions=longest))
+        require_room_for_token(batch, texts, sizes(max_positions=longest))

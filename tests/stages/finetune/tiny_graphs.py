@@ -15,7 +15,7 @@ from permafrost.stages.finetune.token_place import ReadAt
 from permafrost.stages.graphs.assembling import Case, Item, Judgement, Searched, assemble
 from permafrost.stages.graphs.collecting import GraphCollector
 from permafrost.stages.graphs.graph_corpus import GraphCorpus
-from permafrost.stages.graphs.views import text_view
+from permafrost.stages.graphs.views import descriptions_view
 from permafrost.storage.ragged import Ragged
 from permafrost.storage.readers import InMemoryReader
 from tests.stages.extraction.tiny_models import WORDS
@@ -81,7 +81,7 @@ def data_of(corpus: GraphCorpus, backbone: Backbone, read: ReadAt = "last") -> F
     """Vectors that a store would hold, of this backbone in batches of one; label features are drawn."""
     recipe = resolve_recipe(parse_recipe("plain"), backbone.sizes)
     encoded = encode(recipe, backbone.tokenizer, list(corpus.texts), 50)
-    view = text_view(corpus, "descriptions")
+    view = descriptions_view(corpus)
     described = encode(recipe, backbone.tokenizer, list(view.texts), 58)
     item = view.examples.column("text").to_numpy()
 

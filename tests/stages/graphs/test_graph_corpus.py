@@ -23,7 +23,7 @@ from permafrost.stages.graphs.node_types import (
     n_relations,
 )
 from permafrost.stages.graphs.relation_words import in_words
-from permafrost.stages.graphs.views import text_view
+from permafrost.stages.graphs.views import descriptions_view, labels_view
 from permafrost.storage.errors import CorruptDataError, InputError, NotFoundError
 from permafrost.storage.keys import text_digest
 from tests.stages.graphs.small_graphs import RELATIONS, choices, matches, search
@@ -170,7 +170,7 @@ def test_other_tools_read_a_saved_corpus(tmp_path: Path) -> None:
 
 def test_labels_are_a_plain_corpus(tmp_path: Path) -> None:
     corpus = choices()
-    view = text_view(corpus, "labels")
+    view = labels_view(corpus)
     assert list(view.texts) == list(corpus.labels)
     assert list(view.digests) == [text_digest(label) for label in corpus.labels]
     assert view.examples.column("text").to_pylist() == list(range(len(corpus.labels)))
@@ -183,7 +183,7 @@ def test_descriptions_are_a_plain_corpus_with_an_example_per_item() -> None:
     rows = {
         place: [view.texts[i] for i in view.examples.column("text").to_pylist()]
         for place in ("before", "after")
-        for view in [text_view(corpus, "descriptions", place)]
+        for view in [descriptions_view(corpus, place)]
     }
     assert len(rows["before"]) == corpus.items.num_rows
     description = "cup at location kitchen; tea is a cup"
@@ -193,21 +193,26 @@ def test_descriptions_are_a_plain_corpus_with_an_example_per_item() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "text"),
+    ("max_tokens", "text", "n_left_out"),
     [
-        (13, "cup at location kitchen; tea is a cup where is cup 0? kitchen"),
-        (12, "cup at location kitchen where is cup 0? kitchen"),
-        (9, "cup at location kitchen where is cup 0? kitchen"),
-        (8, "where is cup 0? kitchen"),
-        (2, "where is cup 0? kitchen"),
+        (13, "cup at location kitchen; tea is a cup where is cup 0? kitchen", 0),
+        (12, "cup at location kitchen where is cup 0? kitchen", 7),
+        (9, "cup at location kitchen where is cup 0? kitchen", 7),
+        (8, "where is cup 0? kitchen", 14),
+        (2, "where is cup 0? kitchen", 14),
     ],
 )
-def test_a_long_description_loses_triples_and_the_text_nothing(max_tokens: int, text: str) -> None:
+def test_a_long_description_loses_triples_and_the_text_nothing(
+    max_tokens: int, text: str, n_left_out: int
+) -> None:
     def too_long(texts: Sequence[str]) -> list[bool]:
         return [len(text.split()) > max_tokens for text in texts]
 
-    view = text_view(choices(), "descriptions", "before", too_long)
+    view = descriptions_view(choices(), "before", too_long)
     assert view.texts[view.examples.column("text")[0].as_py()] == text
+    # Seven items have a graph, of two triples.
+    assert view.counts()["n_triples"] == 14
+    assert view.counts()["n_triples_left_out"] == n_left_out
 
 
 def test_a_corpus_without_any_node_is_refused() -> None:
