@@ -30,6 +30,7 @@ from permafrost.stages.finetune.data import FinetuneData
 from permafrost.stages.finetune.graph_attention import graph_attention
 from permafrost.stages.finetune.search import Search, all_documents, ndcg_at_10, searched
 from permafrost.stages.finetune.shown_cases import picked_cases, shown_answers, shown_searches
+from permafrost.stages.finetune.ties import n_drawn
 from permafrost.stages.finetune.trained import Finetuned
 from permafrost.stages.finetune.trainee import GraphTextTrainee, as_batch
 from permafrost.stages.fit.metrics import class_balance, majority_rate
@@ -38,6 +39,7 @@ from permafrost.stages.metrics.graph_attention import GraphAttention
 from permafrost.stages.metrics.identified import identified
 from permafrost.stages.metrics.predictions import PREDICTIONS, predictions_table
 from permafrost.stages.metrics.records import write_metrics
+from permafrost.storage.ragged import Ragged
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def score_finetuned(
     if tuned.config.metric == "ndcg_at_10":
         return _search(shared, trainee, data, picked)
     found: dict[str, float] = {}
+    drawn: dict[str, int] = {}
+    kinds = alike(data.corpus)
     tables: list[pa.Table] = []
     are_right = np.zeros(0, np.bool_)
     of_class_1: list[NDArray[np.float64]] = []
@@ -103,6 +107,9 @@ def score_finetuned(
         answers, probabilities = trainee.answers(z, batch)
         are_right = answers == cases.labels
         found[split] = float(np.mean(are_right))
+        if are_choices:
+            scores = trainee.scores(z, batch.items)[batch.cases.items.data]
+            drawn[split] = n_drawn(Ragged(scores, cases.items.offsets), kinds[cases.items.data])
         shown = _right_items(data, cases)
         texts = data.corpus.items.column("text").to_numpy()[shown]
         tables.append(predictions_table(split, [texts], cases.labels, answers, probabilities))
@@ -117,10 +124,11 @@ def score_finetuned(
         **shared,
         **found,
         **{f"n_{split}": len(data.cases(split)) for split in SPLITS},
+        **{f"n_drawn_{split}": n for split, n in drawn.items()},
         "majority": None if are_choices else majority_rate(test.labels),
         "guess": float(np.mean(1 / test.items.lengths)) if are_choices else None,
         "class_balance": class_balance(test.labels, names) if names else None,
-        **_overlap(data.corpus, lambda clean: float(np.mean(are_right[clean]))),
+        **_overlap(data.corpus, kinds, lambda clean: float(np.mean(are_right[clean]))),
     }
     shares = None
     if of_class_1:
@@ -132,9 +140,11 @@ def score_finetuned(
 
 
 def _overlap(
-    corpus: GraphCorpus, measure: Callable[[NDArray[np.bool_]], float | None]
+    corpus: GraphCorpus,
+    kinds: NDArray[np.int64],
+    measure: Callable[[NDArray[np.bool_]], float | None],
 ) -> dict[str, float | int | None]:
-    return overlap_of_cases(items_by_split(corpus), texts_of_items(corpus), alike(corpus), measure)
+    return overlap_of_cases(items_by_split(corpus), texts_of_items(corpus), kinds, measure)
 
 
 def _search(
@@ -149,7 +159,11 @@ def _search(
         **shared,
         **{split: ndcg_at_10(some) for split, some in found.items()},
         **{f"n_{split}": len(some) for split, some in found.items()},
-        **_overlap(data.corpus, lambda clean: ndcg_at_10(list(compress(found["test"], clean)))),
+        **_overlap(
+            data.corpus,
+            alike(data.corpus),
+            lambda clean: ndcg_at_10(list(compress(found["test"], clean))),
+        ),
     }
     texts = data.corpus.items.column("text").to_numpy()
     tables = [_searches(split, some, texts) for split, some in found.items()]

@@ -1,7 +1,8 @@
 """The choice with the highest score, where several may have it.
 
 A model may not be able to tell choices apart: one that reads graphs alone, where two choices have equal
-graphs. The lowest position must not win then, as in many sets of questions positions are not balanced.
+graphs; one that reads texts, where these are cut before the choice at their end. The lowest position must not
+win then, as in many sets of questions positions are not balanced.
 """
 
 import hashlib
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from permafrost.storage.ragged import Ragged
 
 TIED_ULPS = 16
 """Scores tie if they differ by no more than this many units in the last place of float32, of the highest
@@ -27,9 +30,7 @@ def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int, case:
         seed: of the training.
         case: number of the question in its split.
     """
-    highest = float(scores.max())
-    slack = TIED_ULPS * float(np.finfo(np.float32).eps) * max(abs(highest), 1.0)
-    tied = np.flatnonzero(scores >= highest - slack).tolist()
+    tied = _tied(scores)
     if len(tied) == 1:
         return tied[0]
     return min(
@@ -39,6 +40,23 @@ def chosen(scores: NDArray[np.float64], digests: Sequence[str], seed: int, case:
             _drawn(seed, case, digests[choice], str(choice)),
         ),
     )
+
+
+def n_drawn(scores: Ragged, kinds: NDArray[np.int64]) -> int:
+    """How many questions are answered by a draw: choices that differ tie for the highest score.
+
+    Args:
+        scores: of the choices of each question, computed in float32.
+        kinds: a number for each choice, in the same order, equal for those that are the same one.
+    """
+    own = Ragged(kinds, scores.offsets)
+    return sum(len({*own[n][_tied(scores[n])].tolist()}) > 1 for n in range(len(scores)))
+
+
+def _tied(scores: NDArray[np.float64]) -> list[int]:
+    highest = float(scores.max())
+    slack = TIED_ULPS * float(np.finfo(np.float32).eps) * max(abs(highest), 1.0)
+    return np.flatnonzero(scores >= highest - slack).tolist()
 
 
 def _drawn(seed: int, case: int, *words: str) -> bytes:

@@ -115,6 +115,9 @@ class Metrics(BaseModel):
     guess: float | None = None
     """Of multiple choice: expected test accuracy of a guess, the mean over questions of 1 / the number of
     choices. None for other tasks."""
+    n_drawn_test: int | None = None
+    """Of multiple choice: test questions whose answer was drawn among different choices with equal scores;
+    None for other tasks, or of a result that does not say."""
     class_balance: dict[str, float] | None = None
     """Share of each class in test; None if labels are not classes."""
     overlap: float | None = None

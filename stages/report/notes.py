@@ -80,6 +80,7 @@ def annotated(
             *overlap_note(columns, results),
             *dev_overlap_notes(columns),
             *trained_texts_note(results),
+            *drawn_note(results),
             *cut_texts_note(extractions),
         ),
     )
@@ -326,6 +327,23 @@ def cut_texts_note(extractions: Sequence[Extraction]) -> tuple[str, ...]:
         f"Texts longer than `max_length`, read without their end: {'; '.join(cut[:MOST_NAMED])}"
         + (f" and {len(cut) - MOST_NAMED} more extractions" if len(cut) > MOST_NAMED else "")
         + ".",
+    )
+
+
+def drawn_note(results: Sequence[CellResult]) -> tuple[str, ...]:
+    """A note on questions whose answer was drawn among choices with equal scores, by method and task, if
+    there are any; of several seeds, the one with the most counts."""
+    most: dict[tuple[str, str], tuple[int, int]] = {}
+    for r in results:
+        if n := r.metrics.n_drawn_test:
+            name = (r.cell.method, r.cell.task)
+            most[name] = max(most.get(name, (0, 0)), (n, r.metrics.n_test))
+    if not most:
+        return ()
+    counts = [f"{method} on {task} {n:,} of {of:,}" for (method, task), (n, of) in most.items()]
+    return (
+        f"Test questions whose answer was drawn among choices with equal scores: {some(counts)}. On these "
+        "the score is that of a guess; where `max_length` cuts texts before the choice, raise it.",
     )
 
 

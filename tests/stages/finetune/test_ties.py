@@ -2,11 +2,14 @@
 
 import numpy as np
 
-from permafrost.stages.finetune.ties import chosen
+from permafrost.stages.finetune.config import FinetuneScoreConfig
+from permafrost.stages.finetune.score import score_finetuned
+from permafrost.stages.finetune.ties import chosen, n_drawn
 from permafrost.stages.finetune.trainee import as_batch
 from permafrost.stages.graphs.assembling import Case, Item, assemble
 from permafrost.stages.graphs.collecting import GraphCollector
-from tests.stages.finetune.graph_text_fits import Pairs, trainee
+from permafrost.storage.ragged import Ragged
+from tests.stages.finetune.graph_text_fits import Pairs, fit, trainee, tuned
 from tests.stages.finetune.tiny_graphs import RELATIONS, config_of, data_of
 
 
@@ -83,3 +86,27 @@ def test_answers_by_graphs_alone_do_not_depend_on_the_order_of_choices(pair: Pai
         texts = corpus.items.column("text").to_numpy()[items]
         found.append([corpus.texts[int(t)] for t in texts])
     assert found[0] == found[1]
+
+
+def test_only_choices_that_differ_are_drawn() -> None:
+    scores = [[1, 1, 0], [1, 0, 0], [1, 1, 0], [0, 1, 1, 1]]
+    kinds = [[0, 1, 2], [3, 4, 5], [6, 6, 7], [8, 9, 9, 10]]
+    packed = Ragged.from_arrays([np.array(own, np.float64) for own in scores])
+    assert n_drawn(packed, np.concatenate(kinds)) == 2
+
+
+def test_a_score_says_how_many_questions_were_drawn(pair: Pairs) -> None:
+    """Where a text is cut before the choice at its end, every choice is the same input."""
+    graphs, cases = GraphCollector(len(RELATIONS)), list[Case]()
+    graph = graphs.add(["cup", "snow"], [(0, 0, 1)])
+    for split, n_cut in (("train", 0), ("dev", 1), ("test", 3)):
+        for n in range(4):
+            asked = " ".join(["the"] * (60 if n < n_cut else 6))
+            # Of one question both choices are the same: nothing is drawn between answers that differ.
+            words = ("under", "never") if (split, n) != ("test", 0) else ("under", "under")
+            cases.append(Case(split, tuple(Item(f"{asked} {word}", graph) for word in words), 0))
+    corpus = assemble("multiple_choice", cases, graphs, RELATIONS)
+    data = data_of(corpus, pair("bert").backbone)
+    made = fit(config_of(corpus, {"kind": "text_only"}, optim={"max_epochs": 1}), data)
+    metrics = score_finetuned(FinetuneScoreConfig(), tuned(made), data).metrics
+    assert (metrics["n_drawn_dev"], metrics["n_drawn_test"]) == (1, 2)
