@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from permafrost.flows.data_lookup import DataLookup
 from permafrost.flows.evaluations import EvaluationCell, evaluation_texts, texts_name
 from permafrost.flows.experiment import Experiment, GridCell
 from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
@@ -18,7 +19,6 @@ from permafrost.flows.methods.cell import BackboneUse, Cell
 from permafrost.flows.methods.evaluated import EvaluationSite, RoleStores
 from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
-from permafrost.flows.nodes.corpora import corpus_node, texts_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
 from permafrost.flows.nodes.layer_choice import chosen_input
 from permafrost.flows.nodes.reading import Reading, corpus_input, reading
@@ -35,7 +35,7 @@ from permafrost.stages.extraction.target import (
     ResolvedBackbone,
     resolve_backbone,
 )
-from permafrost.stages.mteb_evaluation.evaluate import TaskFacts, task_facts
+from permafrost.stages.mteb_evaluation.evaluate import TaskFacts
 from permafrost.stages.mteb_evaluation.task import MtebTask, Role
 from permafrost.storage.errors import InputError
 from permafrost.storage.features.layout import TOKEN_IDS
@@ -73,8 +73,12 @@ def _all(groups: Sequence[Mapping[Any, Node]]) -> list[Node]:
     return [node for group in groups for node in group.values()]
 
 
-def build_graph(experiment: Experiment) -> ExperimentGraph:
+def build_graph(experiment: Experiment, data: DataLookup | None = None) -> ExperimentGraph:
     """Resolve the experiment's names and build its graph.
+
+    Args:
+        experiment: what it is of.
+        data: how data are looked up; if not given, all have to be here.
 
     Raises:
         InputError: the backbone, a recipe, the capture or a task's files are wrong, a method reads an
@@ -82,7 +86,7 @@ def build_graph(experiment: Experiment) -> ExperimentGraph:
     """
     base = resolve_backbone(experiment.backbone, experiment.store_dtype, experiment.codec)
     named = with_last_named(experiment, base.sizes)
-    return _Builder(with_widths_matched(named, base.sizes), base).build()
+    return _Builder(with_widths_matched(named, base.sizes), base, data or DataLookup()).build()
 
 
 @dataclass
@@ -91,6 +95,7 @@ class _Builder:
 
     experiment: Experiment
     _base: ResolvedBackbone
+    _data: DataLookup
     _corpora: dict[str, Node] = field(default_factory=dict)
     _extractions: dict[tuple[str, str, int], Node] = field(default_factory=dict)
     _pretrainings: dict[str, Node] = field(default_factory=dict)
@@ -172,16 +177,17 @@ class _Builder:
 
     @cached_property
     def _facts(self) -> dict[MtebTask, TaskFacts]:
-        return {c.config: task_facts(c.config) for c in self.experiment.vector_cells}
+        named = {c.config: c.task for c in self.experiment.vector_cells}
+        return {config: self._data.facts(task, config) for config, task in named.items()}
 
     def corpus_node(self, task: str) -> Node:
         """The node of a task's corpus, or of the texts of an evaluation task in a role."""
         if task not in self._corpora:
             if task in self._texts:
                 config, role = self._texts[task]
-                node = texts_node(task, config, role, self._facts[config])
+                node = self._data.texts(task, config, role, self._facts[config])
             else:
-                node = corpus_node(task, self.experiment.tasks[task])
+                node = self._data.corpus(task, self.experiment.tasks[task])
             self._corpora[task] = node
         return self._corpora[task]
 
@@ -336,7 +342,7 @@ class _Builder:
         scored = {
             c.task: self._facts[c.config].scored_on for c in e.evaluation_cells if c.name == method
         }
-        for task in {c.task for c in e.cells if c.method == method}:
+        for task in {c.task for c in e.cells if c.method == method and self._data.is_here(c.task)}:
             scored[task] = e.tasks[task].tested_on(self.corpus_node(task).config)
         for task, parts in scored.items():
             for other in cells:

@@ -12,16 +12,16 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from permafrost.flows.build import build_graph
+from permafrost.flows.data_lookup import MissingData
 from permafrost.flows.engine.progress import Display, NodeProgress
 from permafrost.flows.engine_choice import Serial, parse_engine
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.experiment_files.plain_document import plain_document
 from permafrost.flows.home import Home, home_url, open_home
-from permafrost.flows.plan import Plan, make_plan
+from permafrost.flows.plan import Plan
+from permafrost.flows.planning import plan_experiment
 from permafrost.flows.running import (
     PipelineResult,
-    check_showing,
     checked,
     reused,
     run_serially,
@@ -125,10 +125,10 @@ def plan(
     experiment: str | PathLike[str] | Mapping[str, Any],
     home: HomeName | None,
     overrides: Sequence[str] | None,
+    missing_data: MissingData,
 ) -> Plan:
     """See `permafrost.plan`."""
-    nodes = build_graph(load_experiment(_source(experiment), _overrides(overrides)))
-    return make_plan(nodes, check_showing(nodes, _opened(home)))
+    return plan_experiment(_source(experiment), _overrides(overrides), _opened(home), missing_data)
 
 
 def _source(experiment: str | PathLike[str] | Mapping[str, Any]) -> Source:

@@ -65,7 +65,9 @@ class Plan:
     as_published: tuple[str, ...] = ()
     """Backbones that could not be reached, whose published sizes are taken. Tokens are those of another
     tokenizer, ids of stores are placeholders, and what a run would reuse is not known."""
-
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Tasks whose data are not on this machine, each with why they were not found. Their texts are not
+    counted, and everything on them counts as to be run."""
     notes: tuple[str, ...] = ()
     """On the experiment, a sentence each."""
 
@@ -148,6 +150,7 @@ class Plan:
             "times": [asdict(t) for t in self.times],
             "hub_tasks": list(self.hub_tasks),
             "as_published": list(self.as_published),
+            "missing": dict(self.missing),
             "graphs": {task: dict(counts) for task, counts in self.graphs.items()},
             "notes": list(self.notes),
         }
@@ -230,6 +233,7 @@ def _hub_tasks(nodes: ExperimentGraph, context: Preview) -> tuple[str, ...]:
     waiting = (
         cell.task
         for cell in nodes.experiment.vector_cells
+        if not cell.config.texts_known
         for role in cell.config.roles
         if not context.is_known(corpus_input(nodes.corpora[texts_name(cell.task, role)]))
     )

@@ -19,7 +19,6 @@ from permafrost.flows.recipes import DEFAULT_RECIPE
 from permafrost.flows.swept import swept_curves
 from permafrost.flows.unread import unread_notes
 from permafrost.stages.extraction.recipes.recipe import recipe_identity
-from permafrost.stages.mteb_evaluation.evaluate import task_facts
 from permafrost.stages.report.cells import read_results
 from permafrost.stages.report.page_files import page_digest
 from permafrost.storage.features.layout import TOKEN_IDS
@@ -153,7 +152,7 @@ def _evaluation_cells(nodes: ExperimentNodes) -> list[CellEntry]:
             seed=cell.seed,
             role=cell.method.role_on(None),
             must_be_at_chance=cell.method.must_be_at_chance(None),
-            category=task_facts(cell.config).category,
+            category=cell.config.category,
             part="evaluations",
             loss=None,
             tunes_backbone=cell.method.tunes_backbone,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Float32
 
+    from permafrost.flows.data_lookup import MissingData
     from permafrost.flows.home import Home
     from permafrost.flows.plan import Plan
     from permafrost.flows.running import PipelineResult
@@ -153,6 +154,7 @@ def plan(
     *,
     home: "str | PathLike[str] | Home | None" = None,
     overrides: Sequence[str] | None = (),
+    missing_data: "MissingData" = "refuse",
 ) -> "Plan":
     """What a run would compute and why, its tokens, bytes and time; writes nothing in the home.
 
@@ -160,11 +162,13 @@ def plan(
         experiment: as for `run`.
         home: where results are looked for; if not given, that of PERMAFROST_HOME, see `open`.
         overrides: `path.to.field=value` each, the value in YAML.
+        missing_data: where data of tasks are not on this machine: `refuse`, or `allow`, which tells what can
+            be told without them.
 
     Raises:
         InputError: what a run would refuse before it starts.
     """
-    return _front().plan(experiment, home, overrides)
+    return _front().plan(experiment, home, overrides, missing_data)
 
 
 def encode(

@@ -2,7 +2,7 @@
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -25,7 +25,6 @@ from permafrost.flows.cli.common import (
 from permafrost.flows.engine_choice import parse_engine
 from permafrost.flows.imports import kept_imports
 from permafrost.flows.terminal import echo
-from permafrost.storage.errors import HubUnreachableError
 from permafrost.storage.quoting import quoted
 
 ExperimentArgument = Annotated[
@@ -39,6 +38,15 @@ EngineFlag = Annotated[
         help="What runs the nodes: serial, prefect, dask, or dask=tcp://host:8786 for an existing scheduler. "
         "Default: runtime.engine of the experiment, else prefect.",
         show_default=False,
+    ),
+]
+
+MissingDataFlag = Annotated[
+    Literal["refuse", "allow"],
+    typer.Option(
+        "--missing-data",
+        help="Where data of tasks are not on this machine: refuse, or allow, which tells what can be told "
+        "without them.",
     ),
 ]
 
@@ -107,21 +115,14 @@ def plan(
     experiment: ExperimentArgument,
     set_: SetFlag = None,
     home: HomeFlag = DEFAULT_HOME,
+    missing_data: MissingDataFlag = "refuse",
     json: JsonFlag = False,  # typer reads the default
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
     with kept_imports():
-        from permafrost.flows.build import build_graph
-        from permafrost.flows.checks import check
-        from permafrost.flows.experiment_files.experiment_file import load_experiment
-        from permafrost.flows.plan import make_plan
-        from permafrost.flows.plan_as_published import plan_as_published
+        from permafrost.flows.planning import plan_experiment
 
-    try:
-        nodes = build_graph(load_experiment(experiment, set_ or []))
-        planned = make_plan(nodes, check(nodes, home_folder(home)))
-    except HubUnreachableError:
-        planned = plan_as_published(experiment, set_ or [], home_folder(home))
+    planned = plan_experiment(experiment, set_ or [], home_folder(home), missing_data)
     if json:
         emit(planned.as_json())
         return
@@ -143,6 +144,11 @@ def plan(
             )
     for note in planned.notes:
         console.print(f"\n{note}", markup=False)
+    if planned.missing:
+        console.print("\nnot here, so that the texts are not counted and all on them is to be run:")
+        for why in dict.fromkeys(planned.missing.values()):
+            tasks = ", ".join(quoted(t) for t, w in planned.missing.items() if w == why)
+            console.print(f"  {tasks}: {why}", markup=False)
     if planned.as_published:
         console.print(
             f"\nnot here, and the hub cannot be reached: {', '.join(planned.as_published)}. Their sizes are "
@@ -176,14 +182,18 @@ def plan(
         console.print(arrays)
     if missing:
         console.print(f"{planned.n_tokens:,} tokens in all")
-    fits = Text("fits") if planned.fits else Text("does not fit", "bold red")
     needed = ""
     if planned.n_bytes:
         left = planned.n_bytes_needed - planned.n_bytes
         needed = f" and {size(left)} left free, together {size(planned.n_bytes_needed)}"
-    console.print(
-        Text(f"to write {size(planned.n_bytes)}{needed}, free {size(planned.free_bytes)}: ") + fits
-    )
+    told = Text(f"to write {size(planned.n_bytes)}{needed}, free {size(planned.free_bytes)}: ")
+    if not planned.fits:
+        told += Text("does not fit", "bold red")
+    elif planned.missing:
+        told += Text("fits, without what is not counted")
+    else:
+        told += Text("fits")
+    console.print(told)
     console.print(planned.time_text())
     bases = [f"{time.stage}: {time.basis}" for time in planned.times if time.basis]
     if bases:

@@ -21,10 +21,26 @@ from permafrost.storage.errors import InputError
 from permafrost.storage.paths import checked_path
 
 
+def required_variable(name: str, where: str) -> str:
+    """The value of an environment variable.
+
+    Args:
+        name: of the variable.
+        where: it stands in the experiment.
+
+    Raises:
+        InputError: it is not set.
+    """
+    if name not in os.environ:
+        raise InputError(f"{where} needs the environment variable {name}, which is not set")
+    return os.environ[name]
+
+
 def load_experiment(
     source: Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     found: Callable[[str], str] = str,
+    variable: Callable[[str, str], str] = required_variable,
 ) -> Experiment:
     """Read and validate an experiment; for the values in a file see `read_yaml`.
 
@@ -37,6 +53,7 @@ def load_experiment(
             that refers to the mapping or list there or merges it; any other changes its own place alone,
             aliases or not. Those of `x-` keys come first.
         found: where the backbone of a name is to be read; as it is named if not given.
+        variable: the value of an environment variable, by its name and where it stands.
 
     Raises:
         InputError: the file is unreadable, or fields are unknown or wrong; the message has the path and value
@@ -50,7 +67,7 @@ def load_experiment(
         what = "is empty" if document is None else f"holds {type(document).__name__}"
         raise InputError(f"{where} {what}, expected fields such as name, tasks")
     changed = overridden(document, overrides, Experiment)
-    fields = _found(_expanded(changed.fields, "$"), found)
+    fields = _found(_expanded(changed.fields, "$", variable), found)
     try:
         experiment = Experiment.model_validate(fields)
     except ValidationError as error:
@@ -92,18 +109,11 @@ def _found(value: Any, found: Callable[[str], str]) -> Any:
     return [_found(v, found) for v in value] if isinstance(value, list) else value
 
 
-def _expanded(value: Any, where: str) -> Any:
+def _expanded(value: Any, where: str, variable: Callable[[str, str], str]) -> Any:
     if isinstance(value, dict):
-        return {k: _expanded(v, f"{where}.{k}") for k, v in value.items()}
+        return {k: _expanded(v, f"{where}.{k}", variable) for k, v in value.items()}
     if isinstance(value, list):
-        return [_expanded(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        return [_expanded(v, f"{where}[{i}]", variable) for i, v in enumerate(value)]
     if not isinstance(value, str):
         return value
-
-    def lookup(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in os.environ:
-            raise InputError(f"{where} needs the environment variable {name}, which is not set")
-        return os.environ[name]
-
-    return re.sub(r"\$\{(\w+)\}", lookup, value)
+    return re.sub(r"\$\{(\w+)\}", lambda match: variable(match[1], where), value)

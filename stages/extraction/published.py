@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from permafrost.stages.extraction.files import ALIASES, CONFIG, TOKENIZER_FILES
 
 _BERT_BASE: Mapping[str, Any] = {"model_type": "bert"}
@@ -163,7 +165,9 @@ def write_stand_in(name: str, folder: Path) -> None:
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     folder.mkdir()
     (folder / CONFIG).write_text(json.dumps(config.to_dict(), default=str))
-    save_file({}, folder / "model.safetensors")
+    # No weights, but the name of what decoders rank tokens with, which some probes look for.
+    unembedding = {"lm_head.weight": np.zeros((0, config.hidden_size), np.float16)}
+    save_file(unembedding, folder / "model.safetensors")
     package, inside = ALIASES["minilm"]
     packaged = Path(str(importlib.resources.files(package))) / inside
     for file in TOKENIZER_FILES:

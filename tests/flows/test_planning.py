@@ -1,4 +1,5 @@
-"""Plans of backbones that cannot be reached, by the sizes that their authors published."""
+"""Plans where something cannot be had: backbones by the sizes that their authors published, tasks without
+their data."""
 
 import json
 import re
@@ -12,6 +13,7 @@ import yaml
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoModel
 
+import permafrost
 from permafrost.flows.cli import main
 from permafrost.stages.extraction.published import PUBLISHED
 from tests.flows.experiments import graded_task, write
@@ -59,12 +61,12 @@ def planned(
 ) -> Any:
     """Plan an experiment on a backbone: the exit code, and what was printed."""
 
-    def plan(source: str, *flags: str) -> tuple[int, str, str]:
+    def plan(source: str, *flags: str, **tasks: Any) -> tuple[int, str, str]:
         content = {
             "name": "far",
             "backbone": {"source": source, "max_length": 64},
             "capture": "hidden=2,31@tokens",
-            "tasks": {"pairs": graded_task(tmp_path, 12)},
+            "tasks": {"pairs": graded_task(tmp_path, 12), **tasks},
             "methods": {"mean": {"kind": "head", "layer": "hidden/31", "head": {"kind": "mean"}}},
             "seeds": [0],
         }
@@ -121,6 +123,121 @@ def test_a_backbone_whose_sizes_are_not_known_is_refused_as_before(planned: Any)
     code, _, err = planned("org/name")
     assert code == 2
     assert "the backbone 'org/name' is not a folder here" in " ".join(err.split())
+
+
+ALLOW = ("--missing-data", "allow")
+LAYER = ("--set", "methods.mean.layer=hidden/2")
+
+
+def paper_name(file: Path) -> str:
+    return f"{file.parents[1].name}-{file.stem}"
+
+
+def absent_task(folder: str) -> dict[str, Any]:
+    files = {split: f"{folder}/{split}.csv" for split in ("train", "dev", "test")}
+    task = {"kind": "similarity", "text": "a", "text_pair": "b", "label": "score"}
+    return {"kind": "files", "files": files, "task": task}
+
+
+def test_a_plan_goes_on_without_data_where_that_is_allowed(planned: Any, tmp_path: Path) -> None:
+    _, whole, _ = planned("mistralai/Mistral-7B-v0.1", "--json")
+    code, out, err = planned(
+        "mistralai/Mistral-7B-v0.1",
+        "--json",
+        *ALLOW,
+        gone=absent_task("nowhere"),
+        lost=absent_task("elsewhere"),
+    )
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["missing"].keys() == {"gone", "lost"}
+    assert "there is no file nowhere/train.csv" in said["missing"]["gone"]
+    assert json.loads(whole)["missing"] == {}
+    # Everything on the three tasks is to be run, and the texts of the one that is here are counted.
+    assert {row["stage"]: row["n_run"] for row in said["stages"]} == {
+        **dict.fromkeys(("corpus", "extract", "fit", "score"), 3),
+        "report": 1,
+    }
+    assert said["n_tokens"] == json.loads(whole)["n_tokens"] > 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_plan_names_tasks_without_data_once_for_each_reason(
+    planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATA_OF_A_USER", raising=False)
+    away = {
+        "gone": absent_task("${DATA_OF_A_USER}/gone"),
+        "lost": absent_task("${DATA_OF_A_USER}/lost"),
+    }
+    code, out, err = planned("minilm", *ALLOW, "--set", "capture=hidden=2@tokens", *LAYER, **away)
+    told = " ".join(out.split())
+    assert code == 0, err
+    assert "'gone', 'lost': DATA_OF_A_USER is not set" in told
+    assert told.count("DATA_OF_A_USER") == 1
+    assert "fits, without what is not counted" in told
+
+
+def test_a_plan_without_data_is_refused_unless_it_is_allowed(
+    planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("--set", "capture=hidden=2@tokens", *LAYER)
+    code, _, err = planned("minilm", *settings, gone=absent_task("nowhere"))
+    assert code == 2
+    assert "there is no file nowhere/train.csv" in " ".join(err.split())
+    assert "plan --missing-data allow" in err
+    monkeypatch.delenv("DATA_OF_A_USER", raising=False)
+    code, _, err = planned("minilm", *settings, gone=absent_task("${DATA_OF_A_USER}"))
+    assert code == 2
+    assert "needs the environment variable DATA_OF_A_USER, which is not set" in err
+    assert "plan --missing-data allow" in err
+
+
+def test_what_else_is_wrong_is_refused_though_data_may_be_missing(planned: Any) -> None:
+    settings = ("--set", "capture=hidden=2@tokens", "--set", "methods.mean.layer=hidden/3")
+    code, _, err = planned("minilm", *ALLOW, *settings, gone=absent_task("nowhere"))
+    assert code == 2
+    assert "reads hidden/3" in err
+
+
+def test_a_task_that_mteb_does_not_have_is_no_missing_data(planned: Any) -> None:
+    hub = "evaluations={on: {tasks: {gone: {kind: mteb, name: NoSuchTask}}, "
+    hub += "methods: [mean], fitted_on: pairs}}"
+    settings = ("--set", "capture=hidden=2@tokens", *LAYER, "--set", hub)
+    for allowed in ((), ALLOW):
+        code, _, err = planned("minilm", *settings, *allowed)
+        assert code == 2
+        assert "NoSuchTask" in err
+        assert "--missing-data" not in err
+
+
+def test_python_takes_the_same_word(tmp_path: Path) -> None:
+    content = {
+        "name": "far",
+        "backbone": {"source": "minilm", "max_length": 64},
+        "capture": "hidden=2@tokens",
+        "tasks": {"gone": absent_task("nowhere")},
+        "methods": {"mean": {"kind": "head", "layer": "hidden/2", "head": {"kind": "mean"}}},
+    }
+    found = permafrost.plan(content, home=tmp_path / "home", missing_data="allow")
+    assert found.missing.keys() == {"gone"}
+    with pytest.raises(permafrost.InputError, match=r"there is no file nowhere/train\.csv"):
+        permafrost.plan(content, home=tmp_path / "home")
+    wrong: Any = "forbid"
+    with pytest.raises(permafrost.InputError, match="'forbid', expected refuse or allow"):
+        permafrost.plan(content, home=tmp_path / "home", missing_data=wrong)
+
+
+@pytest.mark.parametrize("file", sorted(PAPERS.glob("*/paper/*.yaml")), ids=paper_name)
+def test_every_file_of_the_papers_sizes_is_planned_without_models_data_or_network(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PERMAFROST_DATA", "PERMAFROST_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    found = permafrost.plan(file, home=tmp_path / "home", missing_data="allow")
+    assert found.as_published
+    assert sum(row.n_run for row in found.rows) > 2
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
