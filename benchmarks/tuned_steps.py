@@ -46,6 +46,8 @@ from permafrost.storage.readers import FeatureReader, open_reader
 
 READOUT = "readout"
 """As a head: the last token of a decoder, the first of an encoder, as GLOT reads tuned backbones."""
+MLP = "MLP"
+"""GLOT with linear layers in the place of its graph network (tables 15 and 17)."""
 EXTRACTION, INFERENCE = "extraction", "inference"
 
 
@@ -68,6 +70,10 @@ class Row:
 _TOP = {"kind": "last_blocks", "n": 1}
 _LORA = {"kind": "lora", "r": 64, "alpha": 64, "dropout": 0.1}
 ROWS: dict[str, Row] = {
+    "mean, cached": Row("mean", None),
+    "max, cached": Row("max", None),
+    "scorer, cached": Row("scorer", None),
+    "MLP, cached": Row(MLP, None),
     "GLOT, cached": Row("glot", None),
     "GLOT, on the fly": Row("glot", {"kind": "probe"}),
     "GLOT and last block, cached": Row(
@@ -78,7 +84,7 @@ ROWS: dict[str, Row] = {
     "full": Row(READOUT, {"kind": "full"}),
 }
 HEADS = {"readout": READOUT, "mean": "mean", "max": "max", "scorer": "scorer", "GLOT": "glot"}
-"""GLOT's table 16."""
+"""GLOT's table 16. The paper's AdaPool is our scorer."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,8 @@ class Texts:
     def head(self, name: str) -> dict[str, Any]:
         """By its name in ROWS and HEADS."""
         own = "last" if self.target.sizes.is_decoder else "first"
-        return {"kind": own if name == READOUT else name}
+        special = {READOUT: {"kind": own}, MLP: {"kind": "glot", "conv": "linear"}}
+        return special.get(name, {"kind": name})
 
     def data(self, reader: Any) -> FitData:
         """Two classes that alternate."""

@@ -238,7 +238,7 @@ def lines(args: argparse.Namespace, name: str, found: Found) -> list[Line]:
     for row in _trained_rows(args):
         seconds, peak = estimate(row, "seconds"), estimate(row, "peak")
         saved, check = 0.0, ""
-        if ROWS[row].from_cache in args.rows:
+        if ROWS[row].runs_below and ROWS[row].from_cache in args.rows:
             saved = seconds.value - estimate(ROWS[row].from_cache, "seconds").value
         if ROWS[row].runs_below and depth in found[row] and len(found[row]) > 1:
             check = f"{estimate(row, 'seconds', depth - 1).text()} s"

@@ -90,6 +90,11 @@ def test_the_table_and_the_promises_follow(monkeypatch: pytest.MonkeyPatch) -> N
     assert lora.epochs == 24 / 39
     assert (cached.seconds.value, cached.seconds.is_line, cached.epochs) == (1.0, False, None)
     assert by_row["GLOT and last block, cached"].epochs is None
+    slow = found()
+    slow["MLP, cached"] = {n: {**one, "seconds": 9.0} for n, one in slow["MLP, cached"].items()}
+    slower = {line.row: line for line in tuning.lines(args, "tiny", slow)}["MLP, cached"]
+    assert slower.seconds.value == 9.0
+    assert slower.epochs is None, "it reads stored states itself"
     step, memory = tuning.promised(args, "tiny", found())
     assert (step.value, step.met) == (40.0, False)
     assert "extrapolated" in step.detail

@@ -55,7 +55,8 @@ ROWS = {
     "efficiency": {
         *TUNED,
         *SURFACE,
-        *("first token", "mean", "GLOT", "GLOT, on the fly", "GLOT, last block live"),
+        *("first token", "mean", "max", "scorer", "MLP", "GLOT"),
+        *("GLOT, on the fly", "GLOT, last block live"),
         *("first token, LoRA", "first token, full", "GLOT, full"),
         "first token, LoRA, shuffled labels",
     },

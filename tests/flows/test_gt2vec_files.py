@@ -54,7 +54,7 @@ ROWS = {
     },
     "figure3": {*CONTROLS, "graph and text alone", *(f"{n} layers" for n in range(3, 8))},
     "figure3a": {
-        *SHARED_CONTROLS,
+        *CONTROLS,
         *("LM only", "graph and text alone", "GT2VEC LP", "GT2VEC LP, token last"),
     },
     "paper/commonsenseqa": {
@@ -181,8 +181,6 @@ FEWER_CONTROLS = {
     "table1_gold": {"labels"},
     # Fits of about an hour each; table 3, on the same pairs, has the others without LoRA.
     "table3_lora": {"graphs"},
-    # An hour's fits under each other backbone; table 1, with the first of them, has random node features.
-    "figure3a": {"graphs", "labels"},
 }
 """What there is where not every control is, and why."""
 WITHOUT_CONTROLS = {"OpenBookQA with facts"}

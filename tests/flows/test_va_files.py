@@ -66,7 +66,8 @@ PROBED = {
     "figure2": {"segments": {"hidden states", "values", *SKIPPED}},
     "figure5_6": {"next token": {*NEXT, "values"}},
     "figure8": {"later tokens": LENS},
-    "paper/figure2": {"segments": {"hidden states", "values"}},
+    "paper/figure2_llama2": {"segments": {"hidden states", "values"}},
+    "paper/figure2_qwen3": {"segments": {"hidden states", "values"}},
     "paper/figure5_6": {"next token": NEXT},
     "paper/figure8": {"later tokens": LENS},
 }
@@ -77,7 +78,8 @@ LARGE = {
     "table2_mha": ("tables1to4_llama2",),
     "table3": ("tables1to4_llama2", "tables1to4_qwen3"),
     "figure3": ("figure3_llama2", "figure3_qwen3"),
-    **{name: (name,) for name in ("figure2", "figure4", "figure5_6", "figure8", "table6")},
+    "figure2": ("figure2_llama2", "figure2_qwen3"),
+    **{name: (name,) for name in ("figure4", "figure5_6", "figure8", "table6")},
 }
 """The files under `paper/` that say what a small file says; those that its backbone stands for."""
 SETS = {"llama2": (range(16, 33), range(20, 28)), "qwen3": (range(18, 37), (26, 27, 29, 30, 31))}
@@ -139,6 +141,13 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     items = json.dumps([{"context": row["text"] + f" {i}"} for i, row in enumerate(long)])
     (folder / "longbench_v2" / "data.json").write_text(items)
     save_model("llama", folder / "llama-2-7b", num_hidden_layers=32, max_position_embeddings=512)
+    save_model(
+        "qwen3",
+        folder / "qwen3-8b",
+        num_hidden_layers=36,
+        max_position_embeddings=512,
+        layer_types=["full_attention"] * 36,
+    )
     return folder
 
 
@@ -261,7 +270,8 @@ def test_a_file_of_probes_plans_and_has_the_papers_curves(
 ) -> None:
     small = ["tasks.reviews.sample.n_rows={train: 16, test: 8}"] if name == "figure5_6" else []
     if name.startswith("paper/"):
-        small += [f"backbone.source={stand_ins / 'llama-2-7b'}", "backbone.max_length=400"]
+        model = "qwen3-8b" if "qwen3" in name else "llama-2-7b"
+        small += [f"backbone.source={stand_ins / model}", "backbone.max_length=400"]
     nodes = build_graph(load_experiment(FOLDER / f"{name}.yaml", small))
     experiment = nodes.experiment
     curves = {n: {*probe.methods} for n, probe in experiment.probes.items()}
@@ -358,7 +368,8 @@ def test_every_file_claims_something() -> None:
 
 
 def test_positions_of_claims_are_of_the_deep_half() -> None:
-    for name, n_layers in {"figure2": 6, "paper/figure2": 32}.items():
+    depths = {"figure2": 6, "paper/figure2_llama2": 32, "paper/figure2_qwen3": 36}
+    for name, n_layers in depths.items():
         claims = load_experiment(FOLDER / f"{name}.yaml").report.claims
         half = tuple(str(k) for k in range(n_layers // 2, n_layers + 1))
         *deep, rise = [claim.model_dump() for claim in claims]

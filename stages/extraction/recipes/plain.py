@@ -81,7 +81,7 @@ class PlainRecipe(Recipe):
         return tokenizer.bos_token_id
 
     def _end_token(self, tokenizer: transformers.PreTrainedTokenizerBase) -> int | None:
-        if self.end == "tokenizer":
+        if self.end == "tokenizer" or _ends_texts(tokenizer):
             return None
         if not isinstance(tokenizer.eos_token_id, int):
             raise InputError(
@@ -105,8 +105,7 @@ class PlainRecipe(Recipe):
         n_before = 0
         if bos_token is not None and not special[:1].any():
             ids, special, n_before = np.insert(ids, 0, bos_token), np.insert(special, 0, True), 1
-        # A tokenizer that ends a text itself does so with a special token, be it eos or another.
-        if end_token is not None and not special[-1:].any():
+        if end_token is not None:
             ids, special = np.append(ids, end_token), np.append(special, True)
         skipped = int(self.bos == "omit" and bool(special[:1].all()))
         (ordinary,) = np.nonzero(~special)
@@ -144,3 +143,9 @@ class PlainRecipe(Recipe):
         if self.specials == "include":
             span[text[1] :] |= special[text[1] :]
         return span
+
+
+def _ends_texts(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
+    """Whether it ends a text itself, with a special token, be it eos or another such as BERT's [SEP]."""
+    (encoding,) = tokenise(tokenizer, ["a"])
+    return bool(encoding.special_tokens_mask[-1])

@@ -161,6 +161,9 @@ def test_no_second_end_token_is_added_and_none_that_there_is_not() -> None:
     )
     assert rows(plain) == rows(ended)
     assert "end" not in PlainRecipe().model_dump(), "stores keep their ids"
+    assert tokenizer.sep_token, "it ends a text with this one"
+    tokenizer.eos_token = None
+    assert rows(encode(PlainRecipe(end="added"), tokenizer, TEXTS, 60)) == rows(plain)
     bare = byte_tokenizer(adds_bos=True)
     bare.eos_token = None
     with pytest.raises(InputError, match=r"names none \(eos_token\)"):
