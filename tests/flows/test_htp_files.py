@@ -21,7 +21,7 @@ from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "papers" / "htp"
-SAME, NEVER = "mean, same block", "HTP, not rewired (control)"
+SAME, NEVER = "mean, same block", "HTP, not rewired"
 RETRIEVAL = {"mean", "last", "Echo", "TP + PromptEOL", "TP mean", "HTP"}
 LONG = {*RETRIEVAL, "PromptEOL", "HTP, K 2", "HTP, K 12"} - {"last"}
 GENERAL = {"mean", "Echo", "PromptEOL", "TP", "HTP"}
@@ -33,12 +33,12 @@ READOUTS = {
 LENGTHS = ("mean", "Echo", "PromptEOL", "TP + PromptEOL", "TP mean", "HTP")
 CUT = {
     *("mean", "Echo", "first copy unseen", "later tokens unseen", "earlier tokens unseen"),
-    "second copy unseen (control)",
+    "second copy unseen",
 }
 SIZES = {"TP mean", *(f"HTP, K {k}" for k in (1, 2, 4, 8, 12, 20, 32, 64))}
 EXITS = (3, 7, 11, 16, 21, 26, 31)
 CHOSEN = "exit chosen on dev"
-NOT = "not rewired (control)"
+NOT = "not rewired"
 ROWS = {
     "table1": {*RETRIEVAL, SAME, NEVER},
     "table2": {*LONG, SAME},
