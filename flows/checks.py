@@ -46,7 +46,7 @@ def check(
             try:
                 stage_of(node).check(node, context)
             except DataAbsent:
-                continue  # a plan that is asked to go on without; what needs no texts was checked before
+                continue  # a plan that is asked to go on without data; what needs their texts is left
             except (InputError, NotFoundError) as error:
                 error.add_note(f"while checking '{node.label}'")
                 raise

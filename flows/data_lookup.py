@@ -100,7 +100,7 @@ class LookupForPlans(DataLookup):
     def _keep(self, task: str, error: InputError) -> None:
         self._require_allowed(error)
         unset = [name for name in dict.fromkeys(self._unset) if _written(name) in str(error)]
-        self.missing[task] = f"{' and '.join(unset)} is not set" if unset else str(error)
+        self.missing[task] = f"not set: {', '.join(unset)}" if unset else str(error)
 
     def _require_allowed(self, error: InputError) -> None:
         if isinstance(error, HubUnreachableError):

@@ -19,7 +19,7 @@ from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.experiment_files.plain_document import plain_document
 from permafrost.flows.home import Home, home_url, open_home
 from permafrost.flows.plan import Plan
-from permafrost.flows.planning import plan_experiment
+from permafrost.flows.plan_experiment import plan_experiment
 from permafrost.flows.running import (
     PipelineResult,
     checked,

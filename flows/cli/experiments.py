@@ -120,7 +120,7 @@ def plan(
 ) -> None:
     """Say what would run and why, tokens, bytes, time and free disk; writes nothing."""
     with kept_imports():
-        from permafrost.flows.planning import plan_experiment
+        from permafrost.flows.plan_experiment import plan_experiment
 
     planned = plan_experiment(experiment, set_ or [], home_folder(home), missing_data)
     if json:

@@ -173,7 +173,7 @@ def test_a_plan_names_tasks_without_data_once_for_each_reason(
     code, out, err = planned("minilm", *ALLOW, "--set", "capture=hidden=2@tokens", *LAYER, **away)
     told = " ".join(out.split())
     assert code == 0, err
-    assert "'gone', 'lost': DATA_OF_A_USER is not set" in told
+    assert "'gone', 'lost': not set: DATA_OF_A_USER" in told
     assert told.count("DATA_OF_A_USER") == 1
     assert "fits, without what is not counted" in told
 
