@@ -4,10 +4,12 @@ A machine with a GPU runs `extract`; `downstream` then runs wherever the home ca
 """
 
 import time
+from functools import partial
 from typing import Any
 
 from prefect import flow
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run as this_run
 from prefect.states import Completed
 
 from permafrost.flows.deployed.flow_run import inside_flow_run, patiently
@@ -72,7 +74,10 @@ def extract(
             else:
                 result = Counts.reusing(part)
         if then is not None:
-            run = start_run(then, as_parameters(experiment, home, overrides))
+            # With a key, as it is asked for again if no answer comes; a run that is retried starts another.
+            key = f"{this_run.id} {this_run.run_count}"
+            given = as_parameters(experiment, home, overrides)
+            run = patiently(partial(start_run, then, given, key))
             get_run_logger().info("started %s: %s", then, found_at(run))
         return _completed(result, time.monotonic() - started)
 

@@ -129,8 +129,22 @@ ALLOW = ("--missing-data", "allow")
 LAYER = ("--set", "methods.mean.layer=hidden/2")
 
 
+SLOW = {"glot-table6", "glot-table7", "glot-table12", "freeze-gpt2", "gt2vec-commonsenseqa"}
+"""Their texts are generated, or their methods many: seconds each, where others take a fraction of one."""
+
+
 def paper_name(file: Path) -> str:
     return f"{file.parents[1].name}-{file.stem}"
+
+
+def paper_files() -> list[Any]:
+    files = sorted(PAPERS.glob("*/paper/*.yaml"))
+    names = [paper_name(file) for file in files]
+    assert set(names) >= SLOW
+    return [
+        pytest.param(file, id=name, marks=[pytest.mark.night] if name in SLOW else [])
+        for file, name in zip(files, names, strict=True)
+    ]
 
 
 def absent_task(folder: str) -> dict[str, Any]:
@@ -228,7 +242,7 @@ def test_python_takes_the_same_word(tmp_path: Path) -> None:
         permafrost.plan(content, home=tmp_path / "home", missing_data=wrong)
 
 
-@pytest.mark.parametrize("file", sorted(PAPERS.glob("*/paper/*.yaml")), ids=paper_name)
+@pytest.mark.parametrize("file", paper_files())
 def test_every_file_of_the_papers_sizes_is_planned_without_models_data_or_network(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
@@ -12,6 +13,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
+from permafrost.flows import parts
+from permafrost.flows.deployed import flow_run
 from permafrost.flows.deployed.started_runs import found_at, start_run
 from permafrost.flows.engine.serial import SerialEngine
 from permafrost.flows.parts import downstream, extract
@@ -236,6 +239,31 @@ def test_a_run_that_is_asked_for_twice_is_started_once(name: str) -> None:
     first, second = (start_run(f"extract/{name}", {}, "a key") for _ in range(2))
     assert first.id == second.id
     assert len(started(name)) == 1
+
+
+@pytest.mark.deep
+def test_a_start_that_is_not_answered_is_asked_for_again_and_made_once(
+    document: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[FlowRun] = []
+
+    def unanswered(*given: Any) -> FlowRun:
+        asked.append(start_run(*given))
+        if len(asked) == 1:
+            raise httpx.ReadError("no answer")
+        return asked[-1]
+
+    monkeypatch.setattr(parts, "start_run", unanswered)
+    monkeypatch.setattr(flow_run, "is_deployed", lambda: True)
+    monkeypatch.setattr(flow_run, "DELAYS_S", (0,))
+    home = str(tmp_path / "home")
+    extract(document, home, then=f"extract/{name}", return_state=True).result()
+    assert len(asked) == 2
+    (run,) = started(name)
+    assert run.parameters == {"experiment": document, "home": home}
+    # Another run of the flow starts another one.
+    extract(document, home, then=f"extract/{name}", return_state=True).result()
+    assert len(started(name)) == 2
 
 
 @pytest.mark.deep
