@@ -1,6 +1,6 @@
 """Backbones that methods of the experiment have tuned, under names by which other methods read them."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +22,11 @@ class AdaptedBackbone(BaseModel):
     """On which it is trained."""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Of which training."""
+
+    @property
+    def usual_name(self) -> str:
+        """What it is called where the experiment gives it no name."""
+        return f"{self.method} · {self.task} · seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,24 @@ def check_adapted(adapted: Mapping[str, AdaptedBackbone], trained: Tunings) -> N
             raise ValueError(
                 f"methods.{name}.backbone names the adapted backbone {quoted(read)}; there are "
                 f"{', '.join(adapted) or 'none'} in 'adapted'"
+            )
+
+
+def check_usual_names(
+    adapted: Mapping[str, AdaptedBackbone], evaluated: Iterable[AdaptedBackbone]
+) -> None:
+    """Check that no adapted backbone is called what another one is called without a name.
+
+    Raises:
+        ValueError: one is.
+    """
+    for one in evaluated:
+        named = adapted.get(one.usual_name, one)
+        if named != one:
+            raise ValueError(
+                f"adapted has the name {quoted(one.usual_name)} for what {quoted(named.method)} tunes on "
+                f"{quoted(named.task)} with seed {named.seed}; evaluations call that of {quoted(one.method)} "
+                "so, which is another one: rename it"
             )
 
 

@@ -16,7 +16,7 @@ from permafrost.flows.experiment_nodes import CellName, ExperimentNodes
 from permafrost.flows.graph import Graph, Input, Node
 from permafrost.flows.matched_widths import with_widths_matched
 from permafrost.flows.methods.cell import BackboneUse, Cell
-from permafrost.flows.methods.evaluated import EvaluationSite, RoleStores
+from permafrost.flows.methods.evaluated import EvaluatedMethod, EvaluationSite, RoleStores
 from permafrost.flows.methods.method import Method
 from permafrost.flows.nodes.adapting import adapt_node, planned_identity, store_node
 from permafrost.flows.nodes.extraction import extract_node, source_of
@@ -359,8 +359,28 @@ class _Builder:
             assert cell.fitted_on is not None, "the experiment was checked for it"
             fitted = self._cell(self.experiment.cell(cell.name, cell.fitted_on, cell.seed))
             made = fits[cell.name, cell.fitted_on, cell.seed]
-        site = replace(self._site(cell, fitted), chosen=self.choice(cell.name))
+        site = replace(
+            self._site(cell, fitted),
+            chosen=self.choice(cell.name),
+            chosen_on=self._chosen_on(cell.name),
+            tuned_on=self._tuned_on(cell.method),
+        )
         return cell.method.evaluation_node(cell.name, cell.seed, site, made)
+
+    def _chosen_on(self, method: str) -> tuple[Input, ...]:
+        """The texts of the tasks on which layers of a method are chosen."""
+        names = [
+            texts_name(cell.task, role)
+            for cell in self.experiment.choice_cells
+            if cell.name == method
+            for role in cell.config.roles
+        ]
+        return tuple(self.corpus(name) for name in names)
+
+    def _tuned_on(self, method: EvaluatedMethod) -> tuple[Input, ...]:
+        """The corpus on which the adapted backbone of a method was tuned."""
+        name = method.adapted_backbone
+        return () if name is None else (self.corpus(self.experiment.adapted[name].task),)
 
     def _site(self, cell: EvaluationCell, fitted: Cell | None) -> EvaluationSite:
         e = self.experiment

@@ -227,11 +227,17 @@ def check_evaluations(evaluations: Mapping[str, Evaluation], named: Named) -> No
                     f"it scores, without this one: evaluations.{name}.methods=[...]"
                 )
         _check_instructions(name, evaluation, named, choosing.get(name, ()))
-        for task in evaluation.all_tasks:
+        for task, config in evaluation.all_tasks.items():
             if task in named.task_names:
                 raise ValueError(
                     f"{where}.tasks.{task} has the name of a task of the experiment; rename one of them"
                 )
+            for texts in (texts_name(task, role) for role in config.roles):
+                if texts in named.task_names:
+                    raise ValueError(
+                        f"tasks has the name {quoted(texts)}, which the texts of {where}.tasks.{task} have; "
+                        "rename it"
+                    )
             if seen.setdefault(task, name) != name:
                 raise ValueError(
                     f"{where} and evaluations.{seen[task]} both have a task {quoted(task)}; rename one of "

@@ -15,7 +15,12 @@ from pydantic import (
     model_validator,
 )
 
-from permafrost.flows.adapted import AdaptedBackbone, Tunings, check_adapted
+from permafrost.flows.adapted import (
+    AdaptedBackbone,
+    Tunings,
+    check_adapted,
+    check_usual_names,
+)
 from permafrost.flows.claims import check_claims
 from permafrost.flows.context import RunRuntime
 from permafrost.flows.evaluations import Evaluation, EvaluationCell, Known, Named, check_evaluations
@@ -248,6 +253,7 @@ class Experiment(BaseModel):
         check_evaluations(
             self.evaluations, Named(self.methods, scored_on, self.all_recipes, tuple(self.tasks))
         )
+        check_usual_names(self.adapted, filter(None, (c.tuned for c in self.evaluation_cells)))
         evaluated = {
             m for n, e in self.evaluations.items() for m in e.method_names(self._evaluable, n)
         }
@@ -374,7 +380,7 @@ class Experiment(BaseModel):
         if (own := cell.tuned) is None:
             return cell.method.adapted_backbone
         named = (name for name, one in self.adapted.items() if one == own)
-        return next(named, f"{own.method} · {own.task} · seed {own.seed}")
+        return next(named, own.usual_name)
 
     @cached_property
     def fitted_elsewhere(self) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,10 @@ PACKAGES = (
 )
 """Packages whose code is part of keys. The graph and the engines are not."""
 _BACKBONE = "permafrost.stages.extraction.backbone:Backbone"
-_LOADED_BY = "permafrost.stages.extraction.backbone:load_backbone"
+_HANDED_OVER = (
+    "permafrost.stages.extraction.backbone:load_backbone",
+    "permafrost.stages.extraction.target:ExtractTarget",
+)
 
 
 class Stage(ABC):
@@ -107,12 +110,14 @@ def code_of(*entries: Callable[..., Any] | str) -> dict[str, str]:
     """The project functions that these reach, `module:name` to digest; functions, or import paths of some
     that are not imported for it.
 
-    A backbone is loaded by whoever runs the stage and handed over, so no name in the stage leads to its hooks
-    and its attention function: wherever the class of backbones is reached, they count as well.
+    A backbone is loaded by whoever runs the stage and handed over, as is what turns texts into its tokens, so
+    no name in the stage leads to its hooks, its attention function or the tokenisation: wherever the class of
+    backbones is reached, they count as well.
     """
     definitions: dict[str, str] = {}
     for entry in entries:
         definitions |= fingerprint(entry, (*PACKAGES, *packages())).definitions
     if _BACKBONE in definitions:
-        definitions |= fingerprint(_LOADED_BY, (*PACKAGES, *packages())).definitions
+        for entry in _HANDED_OVER:
+            definitions |= fingerprint(entry, (*PACKAGES, *packages())).definitions
     return dict(sorted(definitions.items()))

@@ -46,6 +46,10 @@ class EvaluationSite:
     """Where the method was fitted; None for one that is not."""
     chosen: Input | None = None
     """What was chosen of the method by its scores on other tasks; None where nothing is."""
+    chosen_on: tuple[Input, ...] = ()
+    """The texts of those tasks."""
+    tuned_on: tuple[Input, ...] = ()
+    """The corpora on which the backbone that the method reads was tuned by another one."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +140,14 @@ class EvaluatedMethod(Method):
             assert site.fitted is not None
             inputs += [
                 Input(name="fitted", ref=made.id, loader=import_path(self.fitted_loader())),
-                site.fitted.corpus.model_copy(update={"name": "trained_on"}),
-                *(c.model_copy(update={"name": "seen"}) for c in self.fitted_corpora(site.fitted)),
+                _named("trained_on", site.fitted.corpus),
+                *(_named("seen", c) for c in self.fitted_corpora(site.fitted)),
             ]
         elif site.chosen is not None:
             inputs.append(site.chosen)
             source = site.chosen.ref
+        inputs += [_named("trained_on", corpus) for corpus in site.tuned_on]
+        inputs += [_named("seen", texts) for texts in site.chosen_on]
         label = f"evaluate {name} · {site.task}" + (f" · seed {seed}" if self.is_random else "")
         return self.evaluated_by().node(
             label,
@@ -153,7 +159,7 @@ class EvaluatedMethod(Method):
                     "made_from": source,
                 },
             },
-            inputs,
+            list(dict.fromkeys(inputs)),
             kinds=[
                 *(recipe for s in site.roles.values() for recipe in s.recipes),
                 self.vector_identity(),
@@ -170,3 +176,7 @@ class EvaluatedMethod(Method):
             },
             after=[a for r in readings for a in r.after],
         )
+
+
+def _named(name: str, corpus: Input) -> Input:
+    return corpus.model_copy(update={"name": name})

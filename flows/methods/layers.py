@@ -247,6 +247,7 @@ class LayersMethod(EvaluatedMethod):
                     f"fit {label} · {name}" if name else f"fit {label}",
                     {"kind": "layers", **to_plain(candidate.fit), "label_range": self.label_range},
                     [cell.corpus, *read.inputs, *encoders],
+                    kinds=(candidate.fit,),
                     run_facts={**read.run_facts, **of_encoders},
                     after=read.after,
                 )

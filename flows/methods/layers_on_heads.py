@@ -149,6 +149,7 @@ class LayersOnHeadsMethod(Method):
             f"fit {cell.method} · {cell.task} · seed {cell.seed}",
             {"pairs": to_plain(config), "label_range": self.label_range, "read": run_facts["read"]},
             inputs,
+            kinds=(config,),
             run_facts=run_facts,
             after=after,
         )

@@ -79,7 +79,7 @@ def _trained_on(node: Node, context: RunContext) -> frozenset[str] | None:
     for source in node.inputs_named("trained_on"):
         corpus: Corpus = context.corpus(source)
         texts = texts_of_splits(corpus.examples, ("train", "dev"))
-        known = frozenset(corpus.digests[int(text)] for text in texts)
+        known = (known or frozenset()) | {corpus.digests[int(text)] for text in texts}
     for source in node.inputs_named("seen"):
         # Whatever their split.
         known = (known or frozenset()) | frozenset(context.corpus(source).digests)

@@ -17,6 +17,7 @@ from permafrost.stages.extraction.target import ExtractTarget
 from permafrost.storage.adapted_stores import adapted_store, load_adapted_store
 from permafrost.storage.artifacts import Draft, parse_ref
 from permafrost.storage.durable import write_json
+from permafrost.storage.errors import RemovedError
 from permafrost.storage.features.identity import StoreIdentity
 from permafrost.storage.keys import to_plain
 from permafrost.storage.progress import Progress
@@ -80,6 +81,7 @@ class Extract(Stage):
         from permafrost.stages.extraction.extract import extract
 
         corpus, target = context.corpus(node.input("corpus")), target_of(node, context)
+        _require_trained(node, target)
         runtime = context.runtime.extract
         load = partial(context.backbone.load, target, runtime.device, progress=progress)
         if context.segments is not None and replica_of(context.home) is None:
@@ -139,6 +141,16 @@ def target_of(node: Node, context: RunContext) -> ExtractTarget:
             return replace(context.target(base, arrays, where), identity=identity)
         where = where.model_copy(update={"source": known.backbone, "revision": "main"})
     return context.target(identity, arrays, where)
+
+
+def _require_trained(node: Node, target: ExtractTarget) -> None:
+    """Raises: RemovedError: an adapted backbone is gone, and the weights at hand are those of its base."""
+    if target.identity.weights_digest == target.files.weights_digest:
+        return
+    raise RemovedError(
+        f"the adapted backbone that {node.label} reads was removed since this run began (by gc, drop or "
+        "repair, or by hand); nothing was written. Run the same command again, which makes it again"
+    )
 
 
 def planned(node: Node, context: RunContext) -> ExtractionPlan | None:

@@ -148,6 +148,7 @@ def _cell(entry: CellEntry, context: RunContext) -> Cell:
         method=entry.method,
         task=entry.task,
         seed=entry.seed,
+        is_random=entry.is_random,
         role=entry.role,
         must_be_at_chance=entry.must_be_at_chance,
         folder=_open(entry.result, context),

@@ -25,6 +25,8 @@ class CellEntry(_Entry):
     method: str
     task: str
     seed: int
+    is_random: bool
+    """Whether another seed would give another result."""
     role: Role
     must_be_at_chance: bool = True
     """Of a control: whether it is held against chance."""

@@ -47,8 +47,8 @@ class EvaluationResult:
     metrics: dict[str, Any]
     """metric, test, n_test, category, n_parameters, choice, and what a report expects of any method;
     texts_in_train: for each role n_texts, the number of distinct texts of the task, and n_in_train, how many
-    of them the method was trained on, or chosen on (epochs, settings, layers); None for a training-free
-    method of which nothing was chosen."""
+    of them the method or the backbone that it reads was trained on, or chosen on (epochs, settings, layers);
+    None where nothing was trained or chosen."""
     scores: dict[str, Any]
     """All of mteb's scores, by split and subset; null if a score is not a number."""
     examples: ExampleScores | None

@@ -56,6 +56,8 @@ class Cell:
     """Artifact key of the fit behind it, which cells of several tasks may share; None if it is not known."""
     tunes_backbone: bool = False
     """Whether the backbone that it reads was trained."""
+    is_random: bool = True
+    """Whether another seed would give another result."""
 
     @property
     def label(self) -> str:

@@ -140,7 +140,7 @@ def few_seeds_note(
     seeds: dict[tuple[str, str], set[int]] = {}
     for r in results:
         is_trained = r.cell.loss is not None or r.metrics.texts_in_train is not None
-        if r.cell.role != "control" and is_trained:
+        if r.cell.role != "control" and r.cell.is_random and is_trained:
             seeds.setdefault((r.cell.method, r.cell.task), set()).add(r.cell.seed)
     numbers = {cell: len(of_cell) for cell, of_cell in seeds.items()}
     fewest = min(numbers.values(), default=FEW_SEEDS)

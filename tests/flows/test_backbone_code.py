@@ -57,13 +57,15 @@ def test_these_are_all_that_are_handed_a_backbone() -> None:
 
 
 @pytest.mark.parametrize("stage", RUNNING, ids=lambda stage: stage.__name__)
-def test_hooks_and_attention_of_the_backbone_are_in_the_key(stage: type[Stage]) -> None:
+def test_hooks_attention_and_tokenisation_are_in_the_key(stage: type[Stage]) -> None:
     code = code_of(stage)
     for name in (
         f"{ATTENTION}:observed_attention",
         "permafrost.stages.extraction.biased_attention:BiasedSelfAttention",
         "permafrost.stages.extraction.recording:watch",
         "permafrost.stages.extraction.families:FAMILIES",
+        "permafrost.stages.extraction.encoding:encode_for",
+        "permafrost.stages.extraction.recipes.recipe:encode",
     ):
         assert name in code, name
 

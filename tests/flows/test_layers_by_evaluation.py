@@ -5,6 +5,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from permafrost.flows.build import build_graph
@@ -18,10 +19,11 @@ from permafrost.stages.mteb_evaluation.layer_choice import mean_of_kinds
 from permafrost.stages.mteb_evaluation.tasks.classification import ClassificationTask
 from permafrost.stages.mteb_evaluation.tasks.clustering import ClusteringTask
 from permafrost.stages.mteb_evaluation.tasks.hub import HubTask
+from permafrost.storage.durable import read_json
 from permafrost.storage.errors import CorruptDataError, InputError
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
-from tests.stages.mteb_evaluation.small_tasks import write_task
+from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -111,6 +113,30 @@ def test_what_is_reported_has_no_part_in_the_choice(
     assert scored.input("chosen").ref == choice.id
     assert nodes.corpora["classification · text of evaluation"].id not in choice.upstream
     assert {*choice.config["tasks"]} == {"sts", "retrieval"}
+
+
+@pytest.mark.deep
+def test_texts_that_layers_were_chosen_on_are_told(
+    folder: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    content = experiment(folder, tiny_bert)
+    texts = pq.read_table(folder / "sts" / "test.parquet").column("sentence1").to_pylist()
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(texts)]
+    for split in ("train", "test"):
+        write_rows(tmp_path / "seen" / f"{split}.parquet", rows)
+    seen = {"kind": "local", "type": "classification", "path": str(tmp_path / "seen")}
+    content["evaluations"]["test"]["tasks"] = {"seen": seen}
+    path, home, result = run_in(tmp_path, content)
+    dag = look(path, home)
+    counts = {
+        name: read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
+        for (name, task, _), node in dag.nodes.evaluations.items()
+        if task == "seen"
+    }
+    n = len(dag.corpus("seen · text of evaluation").texts)
+    learnt = {"text": {"n_texts": n, "n_in_train": n}}
+    assert counts == dict.fromkeys(map("VA {}".format, SETS)) | {"chosen": learnt, "exit": learnt}
+    assert "Only one seed of" not in result.report.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def test_wrong_evaluations_say_what_is_wrong(
             {"tasks": {"sts": {"kind": "local", "type": "sts", "path": "x"}}, "methods": ["mean"]},
             "both have a task 'sts'",
         ),
+        (
+            ("tasks", "sts · text of evaluation"),
+            {"kind": "dilution", "ratio": 0.2},
+            "tasks has the name 'sts · text of evaluation', which the texts of .*tasks.sts have",
+        ),
     ],
 )
 def test_methods_that_cannot_be_evaluated_are_refused(
