@@ -9,6 +9,7 @@ from permafrost.flows.build import build_graph
 from permafrost.flows.experiment_files.experiment_file import load_experiment
 from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
@@ -108,6 +109,7 @@ def test_a_file_is_built_and_planned(
     nodes = build_graph(load_experiment(path, small))
     assert len(nodes.results | nodes.evaluations) == CELLS[name]
     assert len(nodes.probes) == PROBED.get(name, 0)
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", nodes.experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0

@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.stages.extraction.capture import ArrayName
 from permafrost.stages.extraction.sizes import BackboneSizes
 from permafrost.stages.report.claim_kinds import AnyClaim, Claim, CurveClaim, SameBest, Within
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.freeze.layer_reference import generator
@@ -190,6 +191,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert {method for method, _, _ in nodes.fits} == ROWS[name]
     used = {m.pretraining() for m in experiment.methods.values()} - {None}
     assert used == {*experiment.pretrainings}, "every pretraining is somebody's"
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, check(nodes, tmp_path / "home"))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0

@@ -18,6 +18,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.stages.report.claim_kinds import Claim
 from permafrost.storage.errors import InputError
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 
@@ -221,6 +222,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert {*experiment.tasks} == TASKS[name]
     scored = [r for r in ROWS[name] if experiment.tasks_of(r)]
     assert {row for row, _, _ in nodes.fits} >= {*scored}
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0

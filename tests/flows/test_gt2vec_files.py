@@ -16,6 +16,7 @@ from permafrost.flows.preview import Preview
 from permafrost.stages.report.claim_kinds import CurveClaim, Within
 from permafrost.storage.errors import InputError
 from tests.flows.experiments import rows_of
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.flows.paper_data import write_paper_data
 from tests.short import short
 from tests.stages.extraction.tiny_models import save_model
@@ -134,6 +135,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert {*experiment.methods} == ROWS[name]
     assert len(nodes.fits) == sum(len(experiment.tasks_of(m)) for m in ROWS[name])
     preview = Preview(nodes.graph, tmp_path / "home", experiment.runtime)
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, preview)
     assert all(row.why.startswith("new: no earlier ") for row in plan.rows)
     assert plan.seconds is None, "nothing of the kind ran"

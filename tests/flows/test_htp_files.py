@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.storage.durable import read_json, write_json
 from permafrost.storage.errors import InputError
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
@@ -250,6 +251,7 @@ def check_rows(name: str, nodes: ExperimentGraph) -> None:
 def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_path: Path) -> None:
     nodes = built(name, stand_ins)
     check_rows(name, nodes)
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", nodes.experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0
@@ -265,6 +267,7 @@ def test_a_file_of_the_papers_size_plans_with_tasks_of_mteb(
     path, changes = FOLDER / f"{name}.yaml", with_the_papers_tasks(name, stand_ins)
     nodes = build_graph(load_experiment(path, changes))
     check_rows(name, nodes)
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", nodes.experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     evaluations = load_experiment(path).evaluations.values()

@@ -15,6 +15,7 @@ from permafrost.flows.plan import make_plan
 from permafrost.flows.preview import Preview
 from permafrost.stages.extraction.target import resolve_backbone
 from permafrost.stages.mteb_evaluation.suites import suite
+from tests.flows.kinds_in_keys import unkeyed_kinds
 from tests.short import short
 from tests.stages.extraction.tiny_models import WORDS, save_model
 from tests.stages.mteb_evaluation.small_tasks import write_rows, write_task
@@ -212,6 +213,7 @@ def test_a_file_plans_and_has_the_papers_rows(name: str, stand_ins: Path, tmp_pa
     assert len(fits) == sum(1 if "untuned" in m else n_seeds for m in ROWS[name])
     assert {method for method, _, _ in nodes.evaluations} == {*experiment.methods} - ROWS[name]
     preview = Preview(nodes.graph, tmp_path / "home", experiment.runtime)
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, preview)
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0
@@ -242,6 +244,7 @@ def test_a_file_without_training_plans_and_has_the_papers_rows(
         expected |= {(m, t) for m in {*experiment.methods} - chosen for t in choosing.all_tasks}
     assert cells == expected
     assert not nodes.fits or {method for method, _, _ in nodes.fits} <= {*experiment.methods}
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert plan.n_tokens > 0
@@ -280,6 +283,7 @@ def test_a_file_of_probes_plans_and_has_the_papers_curves(
         (n, c, t) for n, probe in experiment.probes.items() for c in curves[n] for t in probe.tasks
     }
     assert {*nodes.probes} == expected
+    assert not unkeyed_kinds(nodes.graph)
     plan = make_plan(nodes, Preview(nodes.graph, tmp_path / "home", experiment.runtime))
     assert sum(row.n_run for row in plan.rows) == len(nodes.graph)
     assert not (tmp_path / "home").exists()
