@@ -1,7 +1,6 @@
 """What an adapted backbone has learnt from is told where it is evaluated, and one that is gone is not
 replaced by its base."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from permafrost.flows.nodes.extraction import Extract
 from permafrost.flows.pipeline import run_serially
+from permafrost.storage.durable import read_json
 from permafrost.storage.errors import PermafrostError
 from tests.flows.experiments import pairs, rows_of, run_in, write
 from tests.flows.looked import look
@@ -17,13 +17,6 @@ from tests.flows.test_adapted_experiment import OPTIM, experiment
 from tests.flows.test_adapted_experiment import data as data
 
 pytestmark = pytest.mark.deep
-
-
-def without_evaluations(data: Path) -> dict[str, Any]:
-    content = experiment(data) | {"evaluations": {}}
-    del content["methods"]["base"], content["methods"]["on tuned"]
-    content["methods"]["mean of base"] = {"kind": "embed", "layers": "3"}
-    return content
 
 
 def test_texts_that_tuned_a_backbone_are_counted_for_all_that_read_it(
@@ -59,12 +52,11 @@ def test_texts_that_tuned_a_backbone_are_counted_for_all_that_read_it(
     }
     path, home, result = run_in(tmp_path, content)
     dag = look(path, home)
-    found = {
-        method: json.loads((dag.artifacts.open(node.spec.ref) / "metrics.json").read_text())
+    counts = {
+        method: read_json(dag.artifacts.open(node.spec.ref) / "metrics.json")["texts_in_train"]
         for (method, _, _), node in dag.nodes.evaluations.items()
     }
     n = len(dag.corpus("seen · text of evaluation").texts)
-    counts = {method: metrics["texts_in_train"] for method, metrics in found.items()}
     every = {"text": {"n_texts": n, "n_in_train": n}}
     assert counts == {"LoRA": every, "mean of tuned": every, "on tuned": every, "base": None}
     shown = result.report.read_text(encoding="utf-8")
@@ -74,7 +66,10 @@ def test_texts_that_tuned_a_backbone_are_counted_for_all_that_read_it(
 def test_a_backbone_that_is_removed_is_not_replaced_by_its_base(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path / "experiment.yaml", without_evaluations(data))
+    content = experiment(data) | {"evaluations": {}}
+    del content["methods"]["base"], content["methods"]["on tuned"]
+    content["methods"]["mean of base"] = {"kind": "embed", "layers": "3"}
+    path = write(tmp_path / "experiment.yaml", content)
     expected = {r["method"]: r["test"] for r in rows_of(run_serially(path, tmp_path / "whole"))}
     assert expected["mean of tuned"] != expected["mean of base"]
     home, run = tmp_path / "home", Extract.run
